@@ -1,0 +1,1 @@
+"""The server: every request starts from the best state there is."""
