@@ -1,0 +1,121 @@
+"""What to delete when room is needed: three policies over headers alone.
+
+Pure functions; `now` is always a parameter. Knows no directory: whoever holds the files builds the candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from kvformat.policy import Reason
+
+EvictionPolicy = Literal["ours", "upstream", "lru"]
+
+HOUR = 3600.0
+DAY = 24 * HOUR
+UPSTREAM_HALF_LIFE = 6 * HOUR  # fixed since 2026-05-15 (FORMAT 3.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One file, as its header and its neighbours describe it. Times are unix seconds, sizes bytes of the whole file."""
+
+    key: str
+    tokens: int
+    bytes: int
+    hits: int
+    created: float
+    last_used: float  # 0: never touched, `created` counts
+    reason: int
+    covered: bool = False  # a longer file of the same conversation is on disk, or the incoming one extends it
+    superseded: bool = False  # the incoming one extends it, same model, context not larger: all that upstream looks at
+    pinned: bool = False
+
+    @property
+    def used(self) -> float:
+        return self.last_used or self.created
+
+
+def may_score(c: Candidate, now: float) -> float:
+    """ds4 of 2026-05-21: (decayed hits + 1) * tokens / bytes."""
+    return (_upstream_hits(c, now) + 1) * c.tokens / c.bytes if c.bytes else 0.0
+
+
+def upstream_score(c: Candidate, now: float) -> float:
+    """ds4 since 2026-05-26: May's score, doubled for whole states, cut to 5..50 % for superseded waypoints."""
+    score = may_score(c, now)
+    if c.reason in (Reason.COLD, Reason.EVICT, Reason.SHUTDOWN):
+        return 2 * score
+    if c.superseded and c.reason == Reason.CONTINUED:
+        hits = _upstream_hits(c, now)
+        return score * (0.05 + 0.45 * hits / (hits + 1))
+    return score
+
+
+def last_used(c: Candidate, now: float) -> float:
+    """Plain least recently used."""
+    return c.used
+
+
+def expected_savings(c: Candidate, now: float) -> float:
+    """Ours: the tokens per byte that the file can be expected to save."""
+    idle = max(0.0, now - c.used)
+    hits = max(0, c.hits - 1) if c.covered and c.reason != Reason.COLD else c.hits
+    hope = 0.0 if c.covered and c.reason != Reason.COLD else 1.0
+    uses = hits * 0.5 ** (idle / HITS_HALF_LIFE) + hope * 0.5 ** (idle / HOPE_HALF_LIFE)
+    return uses * c.tokens / c.bytes if c.bytes else 0.0
+
+
+HITS_HALF_LIFE = 28 * DAY
+HOPE_HALF_LIFE = 1 * DAY
+
+VALUES: dict[EvictionPolicy, Callable[[Candidate, float], float]] = {
+    "ours": expected_savings,
+    "upstream": upstream_score,
+    "lru": last_used,
+}
+
+
+def eviction_order(candidates: Iterable[Candidate], now: float, policy: EvictionPolicy = "ours") -> list[Candidate]:
+    """All candidates, the first to go first: lowest value, then least recently used, then shortest."""
+    value = VALUES[policy]
+    return sorted(candidates, key=lambda c: (value(c, now), c.used, c.tokens, c.key))
+
+
+def victims(
+    candidates: Iterable[Candidate],
+    *,
+    budget: int,
+    incoming_bytes: int,
+    now: float,
+    policy: EvictionPolicy = "ours",
+    protected: Collection[str] = (),
+) -> list[Candidate]:
+    """What to delete, in this order, so that `incoming_bytes` more bytes fit into `budget`.
+
+    `budget` is what remains for the candidates: bytes of files that are none come off before. Pinned files and the
+    `protected` keys (prefixes of the waiting request, the incoming key) count but never go. If even deleting all the
+    rest made no room for the incoming file, nothing is deleted for it; without an incoming file all the rest goes.
+    """
+    everything = list(candidates)
+    excess = sum(c.bytes for c in everything) + incoming_bytes - budget
+    evictable = [c for c in everything if not c.pinned and c.key not in protected]
+    if incoming_bytes and excess > sum(c.bytes for c in evictable):
+        return []
+    chosen: list[Candidate] = []
+    for c in eviction_order(evictable, now, policy):
+        if excess <= 0:
+            break
+        chosen.append(c)
+        excess -= c.bytes
+    return chosen
+
+
+def _upstream_hits(c: Candidate, now: float) -> float:
+    """Hits halved every 6 h since the last use; below 0.01 they are none, as they are without any time."""
+    if not c.used:
+        return 0.0
+    hits: float = c.hits * 2 ** (-max(0.0, now - c.used) / UPSTREAM_HALF_LIFE)
+    return hits if hits >= 0.01 else 0.0
