@@ -1,0 +1,91 @@
+"""Nothing is half-written under its final name: temp file in the same directory, room first, sync, rename, sync of the directory."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from kvformat.errors import NotWritten
+
+try:
+    import fcntl
+except ImportError:  # no POSIX: neither lock nor full sync to be had
+    fcntl = None  # type: ignore[assignment]
+
+BUFFER = 1 << 20
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def sync(fd: int) -> None:
+    """fsync that reaches the medium: macOS needs F_FULLFSYNC, which not every file system there has."""
+    full = getattr(fcntl, "F_FULLFSYNC", None)
+    if full is not None:
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(fd, full)
+            return
+    os.fsync(fd)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make a rename or an unlink in `directory` survive a power loss."""
+    fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        sync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_room(fd: int, size: int) -> None:
+    """Reserve `size` bytes so that a full disk shows before the first byte is written, where the system can do that."""
+    reserve = getattr(os, "posix_fallocate", None)
+    if reserve is None or not size:
+        return
+    try:
+        reserve(fd, 0, size)
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise
+
+
+def temp_name(final: Path) -> Path:
+    """`<final>.tmp.<pid>.<random>`: ds4 ignores it, and a sweeper can see whether its writer lives."""
+    return final.with_name(f"{final.name}.tmp.{os.getpid()}.{secrets.token_hex(4)}")
+
+
+def replace_durably(final: Path, size: int, write: Callable[[BinaryIO], object], *, durable: bool = True) -> None:
+    """Let `write` fill a new file of `size` bytes that then takes the name `final` at once and for good.
+
+    `durable=False` leaves the syncs out, for measurement. Raises NotWritten (with the OS error as its cause) and removes
+    the temp file; what stood under `final` is untouched then.
+    """
+    temp = temp_name(final)
+    try:
+        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise _not_written(final, error) from error
+    try:
+        with os.fdopen(fd, "wb", buffering=BUFFER) as file:
+            make_room(fd, size)
+            write(file)
+            file.flush()
+            if durable:
+                sync(fd)
+        os.replace(temp, final)
+        if durable:
+            sync_directory(final.parent)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temp.unlink()
+        if isinstance(error, OSError):
+            raise _not_written(final, error) from error
+        raise
+
+
+def _not_written(final: Path, error: OSError) -> NotWritten:
+    remedy = "free some space or lower the budget" if error.errno in NO_SPACE else None
+    return NotWritten(f"not written: {os.strerror(error.errno or 0).lower()}", path=final, remedy=remedy)
