@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from construct import ConstructError
 
@@ -45,7 +45,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise Unreadable("is not a regular file", path=path)
-    return io.FileIO(fd, "rb" if flags == os.O_RDONLY else "r+b")  # type: ignore[return-value]
+    return io.FileIO(fd, "rb" if flags == os.O_RDONLY else "r+b")
 
 
 class Checkpoint:
@@ -92,7 +92,9 @@ class Checkpoint:
     def __enter__(self) -> Checkpoint:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     # ---- the key
@@ -146,7 +148,9 @@ class Checkpoint:
         state.check()
         for span, (name, target) in zip(self._spans(), state.arrays(), strict=True):
             if span.shape != tuple(target.shape):
-                raise Mismatch(f"{name} does not fit", path=self.path, expected=list(span.shape), found=list(target.shape))
+                raise Mismatch(
+                    f"{name} does not fit", path=self.path, expected=list(span.shape), found=list(target.shape)
+                )
             self._fill(span, target)
 
     def views(self) -> SessionState:
@@ -190,7 +194,9 @@ class Checkpoint:
 
     def _payload(self) -> Payload:
         if self.payload is None:
-            raise Mismatch("holds text only (a stripped session)", path=self.path, remedy="it is rebuilt by prefilling its text")
+            raise Mismatch(
+                "holds text only (a stripped session)", path=self.path, remedy="it is rebuilt by prefilling its text"
+            )
         return self.payload
 
     def _spans(self) -> Iterator[Span]:
@@ -224,7 +230,7 @@ class Checkpoint:
 
     def _fill(self, span: Span, target: NDArray[Any]) -> None:
         if target.nbytes:
-            self._fill_bytes(span.offset, memoryview(target).cast("B"))
+            self._fill_bytes(span.offset, memoryview(cast("Any", target)).cast("B"))
         if sys.byteorder == "big":
             target.byteswap(inplace=True)
 
@@ -281,7 +287,9 @@ def refresh_tool_map(path: str | os.PathLike[str], trailer: bytes, now: int) -> 
     with open_regular(path, os.O_RDWR) as file:
         header = _checked(path, file)
         if header.ext_flags & ~(layout.EXT_KNOWN & ~layout.EXT_TITLE):
-            raise Mismatch("other trailers stand where the tool map would be written", path=path, offset=header.payload_end)
+            raise Mismatch(
+                "other trailers stand where the tool map would be written", path=path, offset=header.payload_end
+            )
         fd = file.fileno()
         cleared = header.ext_flags & ~layout.EXT_TOOL_MAP
         os.pwrite(fd, bytes([cleared]), layout.EXT_FLAGS_OFFSET)

@@ -1,4 +1,4 @@
-"""Nothing is half-written under its final name: temp file in the same directory, room first, sync, rename, sync of the directory."""
+"""Nothing is half-written under its final name: temp file, room first, sync, rename, sync of the directory."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def replace_durably(final: Path, size: int, write: Callable[[BinaryIO], object],
             file.flush()
             if durable:
                 sync(fd)
-        os.replace(temp, final)
+        temp.replace(final)
         if durable:
             sync_directory(final.parent)
     except BaseException as error:

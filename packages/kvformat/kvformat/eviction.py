@@ -61,15 +61,17 @@ def last_used(c: Candidate, now: float) -> float:
 
 def expected_savings(c: Candidate, now: float) -> float:
     """Ours: the tokens per byte that the file can be expected to save."""
+    moved_on = c.covered and c.reason != Reason.COLD
+    hits = max(0, c.hits - 1) if moved_on else c.hits
+    hope = 0.0 if moved_on else 1.0
     idle = max(0.0, now - c.used)
-    hits = max(0, c.hits - 1) if c.covered and c.reason != Reason.COLD else c.hits
-    hope = 0.0 if c.covered and c.reason != Reason.COLD else 1.0
-    uses = hits * 0.5 ** (idle / HITS_HALF_LIFE) + hope * 0.5 ** (idle / HOPE_HALF_LIFE)
+    uses = hope * 0.5 ** (idle / HOPE_HALF_LIFE) + HIT * hits * 0.5 ** (idle / HITS_HALF_LIFE)
     return uses * c.tokens / c.bytes if c.bytes else 0.0
 
 
 HITS_HALF_LIFE = 28 * DAY
-HOPE_HALF_LIFE = 1 * DAY
+HOPE_HALF_LIFE = 6 * HOUR
+HIT = 0.5
 
 VALUES: dict[EvictionPolicy, Callable[[Candidate, float], float]] = {
     "ours": expected_savings,

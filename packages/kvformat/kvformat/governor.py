@@ -19,7 +19,8 @@ class Limits:
     """`min_gain` in tokens, `growth` a share of what is on disk already, `bytes_per_hour` for all reasons (0: none)."""
 
     min_gain: int = 512
-    growth: float = 0.25
+    growth: float = 1.0
+    share: float = 1 / 32
     bytes_per_hour: int = 0
 
 
@@ -56,7 +57,7 @@ def _needed_gain(save: Save, limits: Limits) -> int:
         return 1
     if save.reason == Reason.CONTINUED:
         return max(limits.min_gain, int(limits.growth * save.on_disk))
-    return limits.min_gain
+    return max(limits.min_gain, int(limits.share * save.on_disk))
 
 
 @dataclass(slots=True)

@@ -48,7 +48,9 @@ class Header:
     def decode(cls, front: bytes) -> Header:
         """From the first 52 bytes of a file; raises Truncated when there are fewer."""
         if len(front) < FRONT_BYTES:
-            raise Truncated("too short for a header", offset=len(front), expected=f"{FRONT_BYTES} bytes", found=len(front))
+            raise Truncated(
+                "too short for a header", offset=len(front), expected=f"{FRONT_BYTES} bytes", found=len(front)
+            )
         return cls(*_HEADER.unpack_from(front), *_TEXT_BYTES.unpack_from(front, layout.HEADER_BYTES))
 
     def encode(self) -> bytes:
@@ -96,14 +98,21 @@ class Header:
         if self.payload_end > file_bytes:
             part = "text" if self.payload_offset > file_bytes else "payload"
             raise Truncated(
-                f"the file ends inside the {part}", offset=file_bytes, expected=f"{self.payload_end} bytes", found=file_bytes
+                f"the file ends inside the {part}",
+                offset=file_bytes,
+                expected=f"{self.payload_end} bytes",
+                found=file_bytes,
             )
 
 
 def _foreign(header: Header) -> NotACheckpoint:
     start = header.encode()[:4]
-    bare = {layout.DSV4_MAGIC: "a bare DSV4 payload without its KVC envelope", layout.DSVL_MAGIC: "a DSVL shard"}.get(start)
-    return NotACheckpoint(f"not a KVC file{f', but {bare}' if bare else ''}", offset=0, expected="KVC", found=repr(start))
+    bare = {layout.DSV4_MAGIC: "a bare DSV4 payload without its KVC envelope", layout.DSVL_MAGIC: "a DSVL shard"}.get(
+        start
+    )
+    return NotACheckpoint(
+        f"not a KVC file{f', but {bare}' if bare else ''}", offset=0, expected="KVC", found=repr(start)
+    )
 
 
 def envelope_dialect(header: Header) -> str | None:

@@ -13,7 +13,7 @@ docs/format.md prints these declarations as tables.
 
 from __future__ import annotations
 
-from construct import Array, Bytes, Const, If, Int8ul, Int32ul, Int64ul, Struct, this
+from construct import Array, Bytes, If, Int8ul, Int32ul, Int64ul, Struct, this
 
 from kvformat.spans import Tensor
 

@@ -76,7 +76,10 @@ def find_payload(file: BinaryIO, header: Header, shapes: Iterable[Shape]) -> Pay
     """
     if header.payload_bytes < layout.WORDS.sizeof():
         raise Truncated(
-            "no room for the 13 payload words", offset=header.payload_offset, expected="52 bytes", found=header.payload_bytes
+            "no room for the 13 payload words",
+            offset=header.payload_offset,
+            expected="52 bytes",
+            found=header.payload_bytes,
         )
     file.seek(header.payload_offset)
     words = Words(**_fields(layout.WORDS.parse_stream(file)))
@@ -116,11 +119,15 @@ def _check_words(header: Header, words: Words) -> None:
             remedy="it is shown and kept, never changed",
         )
     if words.raw_live in (layout.V41_WORD_12, layout.QWEN_WORD_12):
-        raise OtherDialect("the payload grammar of another model", offset=at(12), remedy="it is shown and kept, never changed")
+        raise OtherDialect(
+            "the payload grammar of another model", offset=at(12), remedy="it is shown and kept, never changed"
+        )
     if not 0 < words.layers <= MAX_LAYERS:
         raise Damaged("implausible number of layers", offset=at(8), expected=f"1..{MAX_LAYERS}", found=words.layers)
     if words.tokens != header.tokens:
-        raise Damaged("header and payload disagree on the tokens", offset=at(7), expected=header.tokens, found=words.tokens)
+        raise Damaged(
+            "header and payload disagree on the tokens", offset=at(7), expected=header.tokens, found=words.tokens
+        )
     live = min(words.raw_window, words.tokens)
     if words.raw_live != live or words.raw_live > words.raw_cap:
         raise Damaged(
@@ -160,7 +167,8 @@ def _settle(
     named = [
         s
         for s in shapes
-        if (s.layers, s.head_dim, s.indexer_dim, s.vocab) == (words.layers, words.head_dim, words.indexer_dim, words.vocab)
+        if (s.layers, s.head_dim, s.indexer_dim, s.vocab)
+        == (words.layers, words.head_dim, words.indexer_dim, words.vocab)
         and words.raw_window in (s.window, words.ctx)
     ]
     fitting = [s for s in named if size(s.ratios) == body.nbytes]
@@ -178,12 +186,16 @@ def _settle(
     if fitting:
         return None
     if header.model_id:
-        raise OtherDialect(f"model byte {header.model_id} over a layout that is not {layout.MODELS[header.model_id]}", offset=7)
+        raise OtherDialect(
+            f"model byte {header.model_id} over a layout that is not {layout.MODELS[header.model_id]}", offset=7
+        )
     found = infer_ratios(
         words.tokens, words.raw_live, n_comp, n_index_comp, words.head_dim, words.indexer_dim, body.nbytes
     )
     if not found:
-        raise Damaged("no pattern of layers has the size of this payload", offset=body.offset, found=f"{body.nbytes} bytes")
+        raise Damaged(
+            "no pattern of layers has the size of this payload", offset=body.offset, found=f"{body.nbytes} bytes"
+        )
     if len(found) > 1:
         return None
     return Shape(f"{words.layers}-layer", found[0], words.head_dim, words.indexer_dim, words.vocab, words.raw_window)
@@ -224,4 +236,3 @@ def read_u32(file: BinaryIO, span: Span) -> array[int]:
 
 def _fields(container: Any) -> dict[str, Any]:
     return {key: value for key, value in container.items() if not key.startswith("_")}
-

@@ -1,4 +1,4 @@
-"""Keys: a checkpoint is named by the SHA1 of its text, and a prompt can start from any file that is named by one of its prefixes."""
+"""Keys: a checkpoint is named by the SHA1 of its text; a prompt can start from any file that one of its prefixes names."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Shape:
 
 
 def _interleaved(first: int, layers: int) -> tuple[int, ...]:
-    return (first, first) + tuple(4 if il % 2 == 0 else 128 for il in range(2, layers))
+    return first, first, *(4 if il % 2 == 0 else 128 for il in range(2, layers))
 
 
 FLASH = Shape("flash", _interleaved(0, 43), model_id=0)
@@ -80,7 +80,9 @@ def layer_bytes(ratio: int, live: int, comp: int, index: int, head_dim: int, ind
     return F32 * elements
 
 
-def known_shape(layers: int, head_dim: int, indexer_dim: int, vocab: int, among: Iterable[Shape] = KNOWN) -> Shape | None:
+def known_shape(
+    layers: int, head_dim: int, indexer_dim: int, vocab: int, among: Iterable[Shape] = KNOWN
+) -> Shape | None:
     """The shape of the table whose header words are these, if there is one."""
     words = (layers, head_dim, indexer_dim, vocab)
     return next((s for s in among if (s.layers, s.head_dim, s.indexer_dim, s.vocab) == words), None)
@@ -154,7 +156,9 @@ def _patterns(
         )
         if total != body_bytes:
             continue
-        for pattern in _arrangements(list(zip(comp, index, allowed, strict=True)), dict(zip(open_groups, split, strict=True))):
+        for pattern in _arrangements(
+            list(zip(comp, index, allowed, strict=True)), dict(zip(open_groups, split, strict=True))
+        ):
             yield pattern
             limit -= 1
             if limit <= 0:
@@ -171,12 +175,14 @@ def _splits(n: int, parts: int) -> Iterator[tuple[int, ...]]:
             yield (first, *rest)
 
 
-type_key = tuple[int, int, tuple[int, ...]]
+LayerKey = tuple[int, int, tuple[int, ...]]  # n_comp, n_index_comp, ratios that these allow
 
 
-def _arrangements(keys: list[type_key], shares: dict[type_key, tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+def _arrangements(keys: list[LayerKey], shares: dict[LayerKey, tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
     """Up to two patterns that hand each group's shares out over its layers: one, or proof that there are several."""
     several = any(sum(n > 0 for n in split) > 1 for split in shares.values())
     for order in (1, -1) if several else (1,):
-        pools = {k: [r for r, n in zip(k[2], split, strict=True) for _ in range(n)][::order] for k, split in shares.items()}
+        pools = {
+            k: [r for r, n in zip(k[2], split, strict=True) for _ in range(n)][::order] for k, split in shares.items()
+        }
         yield tuple(pools[k].pop(0) if k in pools else k[2][0] for k in keys)

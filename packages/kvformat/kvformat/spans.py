@@ -63,7 +63,11 @@ class Tensor(Construct):  # type: ignore[type-arg]
         shape = self._shape(context)
         view = memoryview(obj)
         if view.nbytes != prod(shape) * ITEM_BYTES[self.dtype]:
-            raise Mismatch(f"{_field(path)} has the wrong size", expected=f"{self.dtype}{list(shape)}", found=f"{view.nbytes} bytes")
+            raise Mismatch(
+                f"{_field(path)} has the wrong size",
+                expected=f"{self.dtype}{list(shape)}",
+                found=f"{view.nbytes} bytes",
+            )
         if view.nbytes:  # a view with a zero in its shape cannot be cast
             stream.write(view.cast("B"))
         return obj

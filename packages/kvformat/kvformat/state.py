@@ -126,5 +126,7 @@ def _expect(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> None
     if tuple(array.shape) != shape or array.dtype.name != dtype or not array.flags.c_contiguous:
         layout = "" if array.flags.c_contiguous else " not contiguous"
         raise Mismatch(
-            f"{name} does not fit", expected=f"{dtype}{list(shape)}", found=f"{array.dtype.name}{list(array.shape)}{layout}"
+            f"{name} does not fit",
+            expected=f"{dtype}{list(shape)}",
+            found=f"{array.dtype.name}{list(array.shape)}{layout}",
         )

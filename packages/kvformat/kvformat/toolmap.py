@@ -80,7 +80,9 @@ def encode_tool_map(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
     entries = [struct.pack("<II", len(name), len(dsml)) + name + dsml for name, dsml in pairs]
     if not entries:
         return b""
-    return layout.KTM_HEAD.build({"magic": layout.KTM_MAGIC, "version": layout.KTM_VERSION, "count": len(entries)}) + b"".join(entries)
+    return layout.KTM_HEAD.build(
+        {"magic": layout.KTM_MAGIC, "version": layout.KTM_VERSION, "count": len(entries)}
+    ) + b"".join(entries)
 
 
 def pairs_in_text(text: bytes, ids_of: Mapping[bytes, Iterable[bytes]]) -> list[tuple[bytes, bytes]]:

@@ -21,7 +21,7 @@ Buffer = Any  # anything with the buffer protocol: bytes, array, numpy array, me
 
 @dataclass(frozen=True, slots=True)
 class PayloadContents:
-    """A payload's words and arrays. `layers` are per-layer states with their ratios, or the opaque body of an ambiguous file."""
+    """A payload's words and arrays. An ambiguous file has no ratios and no layers, only their bytes as one `body`."""
 
     words: Words
     token_ids: Buffer
@@ -29,7 +29,8 @@ class PayloadContents:
     n_comp: tuple[int, ...]
     n_index_comp: tuple[int, ...]
     ratios: tuple[int, ...]
-    layers: tuple[LayerState, ...] | Buffer
+    layers: tuple[LayerState, ...]
+    body: Buffer = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ class Contents:
                 found.n_comp,
                 found.n_index_comp,
                 found.shape.ratios if found.shape else (),
-                checkpoint.views().layers if found.shape else cut(found.body),
+                checkpoint.views().layers if found.shape else (),
+                b"" if found.shape else cut(found.body),
             )
         text = checkpoint.text_span
         return cls(checkpoint.header, mapped[text.offset : text.end], payload, mapped[checkpoint.header.payload_end :])
@@ -104,7 +106,11 @@ class Contents:
             min(window, n),
         )
         trailer = encode_tool_map(tool_map)
-        flags = {"token-text": 0, "responses-visible": layout.EXT_RESPONSES_VISIBLE, "thinking-visible": layout.EXT_THINKING_VISIBLE}
+        flags = {
+            "token-text": 0,
+            "responses-visible": layout.EXT_RESPONSES_VISIBLE,
+            "thinking-visible": layout.EXT_THINKING_VISIBLE,
+        }
         header = Header(
             layout.KVC_MAGIC,
             layout.KVC_VERSION,
@@ -147,10 +153,12 @@ def _build_payload(payload: PayloadContents, file: BinaryIO) -> None:
         },
         file,
     )
+    file.write(payload.body)
     if not payload.ratios:
-        file.write(payload.layers)
         return
-    for ratio, comp, index, layer in zip(payload.ratios, payload.n_comp, payload.n_index_comp, payload.layers, strict=True):
+    for ratio, comp, index, layer in zip(
+        payload.ratios, payload.n_comp, payload.n_index_comp, payload.layers, strict=True
+    ):
         layout.LAYER.build_stream(
             {name: getattr(layer, name) for name in LayerState.__dataclass_fields__},
             file,

@@ -1,0 +1,123 @@
+"""What is in a directory: one stat and one 52-byte read per file, and no entry left out.
+
+The directory is the index, and another process may change it at any moment: what vanishes under the scan was never there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kvformat.errors import KVError, NotACheckpoint, OtherDialect, Truncated, Unreadable
+from kvformat.header import FRONT_BYTES, Header
+from kvformat.prefix import key_of_name
+
+_TEMP = re.compile(r".+\.kv\.tmp\.(\w+)(?:\..*)?")
+SIDECAR_SUFFIX = ".kv.json"
+
+
+class Kind(StrEnum):
+    """What an entry is, as far as its name and its first 52 bytes tell."""
+
+    GOOD = "good"  # a KVC envelope that this package reads
+    STRIPPED = "stripped"  # the same with its payload removed: text only
+    OTHER_DIALECT = "other-dialect"
+    TRUNCATED = "truncated"
+    DAMAGED = "damaged"
+    UNREADABLE = "unreadable"
+    TEMP = "temp"  # half-written by a live or a dead writer
+    SIDECAR = "sidecar"  # what we know about the checkpoint of the same name
+    DIRECTORY = "directory"
+    FOREIGN = "foreign"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One directory entry. `size` in bytes and `mtime` in unix seconds are 0 when they could not be had."""
+
+    name: str
+    kind: Kind
+    size: int = 0
+    mtime: float = 0.0
+    inode: int = 0
+    header: Header | None = None
+    problem: str | None = None
+
+    @property
+    def key(self) -> str | None:
+        """The SHA1 that the name promises; None for names that ds4 does not look at, such as `sysprompt.kv`."""
+        return key_of_name(self.name)
+
+
+def scan(directory: str | os.PathLike[str]) -> Iterator[Entry]:
+    """Every entry of the directory in name order; raises Unreadable when the directory itself cannot be listed."""
+    directory = os.fspath(directory)
+    try:
+        names = sorted(os.listdir(directory))  # noqa: PTH208 - a Path per entry would cost more than the read
+    except OSError as error:
+        raise Unreadable(f"cannot be listed: {os.strerror(error.errno or 0).lower()}", path=directory) from None
+    for name in names:
+        entry = examine(directory, name)
+        if entry is not None:
+            yield entry
+
+
+def examine(directory: str, name: str) -> Entry | None:
+    """One entry by name, or None if it is no longer there."""
+    path = f"{directory}/{name}"
+    temp = _TEMP.fullmatch(name)
+    if temp or not name.endswith(".kv"):
+        return _by_stat(
+            path, name, Kind.TEMP if temp else Kind.SIDECAR if name.endswith(SIDECAR_SUFFIX) else Kind.FOREIGN
+        )
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return Entry(name, Kind.UNREADABLE, problem=os.strerror(error.errno or 0).lower())
+    try:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            is_directory = stat.S_ISDIR(info.st_mode)
+            return Entry(name, Kind.DIRECTORY if is_directory else Kind.UNREADABLE, problem="is not a regular file")
+        front = os.read(fd, FRONT_BYTES)
+    except OSError as error:
+        return Entry(name, Kind.UNREADABLE, problem=os.strerror(error.errno or 0).lower())
+    finally:
+        os.close(fd)
+    kind, header, problem = _classify(front, info.st_size)
+    return Entry(name, kind, info.st_size, info.st_mtime, info.st_ino, header, problem)
+
+
+def _classify(front: bytes, size: int) -> tuple[Kind, Header | None, str | None]:
+    header = None
+    try:
+        header = Header.decode(front)
+        header.check(size)
+    except KVError as error:
+        kind = {OtherDialect: Kind.OTHER_DIALECT, Truncated: Kind.TRUNCATED, NotACheckpoint: Kind.FOREIGN}.get(
+            type(error), Kind.DAMAGED
+        )
+        return kind, header, str(error)
+    return (Kind.GOOD if header.payload_bytes else Kind.STRIPPED), header, None
+
+
+def _by_stat(path: str, name: str, kind: Kind) -> Entry | None:
+    try:
+        info = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - as above
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return Entry(name, Kind.UNREADABLE, problem=os.strerror(error.errno or 0).lower())
+    return Entry(name, Kind.DIRECTORY if stat.S_ISDIR(info.st_mode) else kind, info.st_size, info.st_mtime, info.st_ino)
+
+
+def temp_writer(name: str) -> int | None:
+    """The process id in the name of a temp file, or None if its writer did not leave one (ds4-agent's mkstemp)."""
+    match = _TEMP.fullmatch(name)
+    return int(match[1]) if match and match[1].isdigit() else None

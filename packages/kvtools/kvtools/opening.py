@@ -1,0 +1,86 @@
+"""Which files a command means, and how an ambiguous one is settled: by `--shape`, or by a longer file beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from kvformat.checkpoint import Checkpoint
+from kvformat.errors import KVError, Mismatch
+from kvformat.payload import Words
+from kvformat.scan import Kind, scan
+from kvformat.shapes import KNOWN, RATIOS, Shape
+
+
+def parse_shape(text: str) -> Shape | tuple[int, ...]:
+    """`flash`, `pro`, or one ratio per layer such as `0,0,4,128,4` (the other sizes are in the file)."""
+    for shape in KNOWN:
+        if shape.name == text.lower():
+            return shape
+    try:
+        ratios = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        ratios = ()
+    if not ratios or not set(ratios) <= set(RATIOS):
+        names = ", ".join(shape.name for shape in KNOWN)
+        raise Mismatch(
+            f"unknown shape {text!r}", remedy=f"give one of {names}, or one ratio (0, 4 or 128) per layer: 0,0,4,128,4"
+        )
+    return ratios
+
+
+def files_of(paths: Sequence[Path]) -> Iterator[Path]:
+    """The files themselves, and for a directory every entry in it that is named like a checkpoint."""
+    for path in paths:
+        if path.is_dir():
+            yield from (path / entry.name for entry in scan(path) if entry.name.endswith(".kv"))
+        else:
+            yield path
+
+
+def open_settled(path: Path, hint: Shape | tuple[int, ...] | None = None) -> Checkpoint:
+    """Open a file; if several layer patterns fit it, try the hint, then the longer files of its directory."""
+    shapes = (hint, *KNOWN) if isinstance(hint, Shape) else KNOWN
+    checkpoint = Checkpoint.open(path, shapes)
+    payload = checkpoint.payload
+    if payload is None or (payload.shape is not None and hint is None):
+        return checkpoint
+    if isinstance(hint, tuple):
+        settled: tuple[Shape, ...] = (_with_ratios(hint, payload.words, path),)
+    elif payload.shape is None:
+        settled = tuple(s for s in _longer_shapes(path.parent) if _same_model(s, payload.words))
+    else:
+        return checkpoint
+    checkpoint.close()
+    return Checkpoint.open(path, (*settled, *KNOWN))
+
+
+def _with_ratios(ratios: tuple[int, ...], words: Words, path: Path) -> Shape:
+    if len(ratios) != words.layers:
+        raise Mismatch("--shape has the wrong number of ratios", path=path, expected=words.layers, found=len(ratios))
+    return Shape("given", ratios, words.head_dim, words.indexer_dim, words.vocab, words.raw_window)
+
+
+def _same_model(shape: Shape, words: Words) -> bool:
+    return (shape.layers, shape.head_dim, shape.indexer_dim, shape.vocab) == (
+        words.layers,
+        words.head_dim,
+        words.indexer_dim,
+        words.vocab,
+    )
+
+
+@lru_cache(maxsize=16)
+def _longer_shapes(directory: Path) -> tuple[Shape, ...]:
+    """The unnamed shapes that files of at least 128 tokens in this directory have, longest file first."""
+    found: dict[Shape, None] = {}
+    entries = [e for e in scan(directory) if e.kind is Kind.GOOD and e.header and e.header.tokens >= max(RATIOS)]
+    for entry in sorted(entries, key=lambda e: -e.header.tokens if e.header else 0):
+        try:
+            with Checkpoint.open(directory / entry.name) as checkpoint:
+                if checkpoint.payload and checkpoint.payload.shape:
+                    found.setdefault(checkpoint.payload.shape)
+        except KVError:
+            continue
+    return tuple(found)
