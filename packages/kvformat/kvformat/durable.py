@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,6 +18,7 @@ except ImportError:  # no POSIX: neither lock nor full sync to be had
     fcntl = None  # type: ignore[assignment]
 
 BUFFER = 1 << 20
+LOCK_NAME = ".ds4kv.lock"
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -50,6 +51,22 @@ def make_room(fd: int, size: int) -> None:
     except OSError as error:
         if error.errno in NO_SPACE:
             raise
+
+
+@contextlib.contextmanager
+def owned(directory: Path) -> Iterator[None]:
+    """Hold the directory against our other processes while several steps must belong together.
+
+    Advisory, released by the system when a process dies; where there are no locks, nothing is held.
+    """
+    fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if fcntl is not None:
+            with contextlib.suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 def temp_name(final: Path) -> Path:
@@ -87,5 +104,8 @@ def replace_durably(final: Path, size: int, write: Callable[[BinaryIO], object],
 
 
 def _not_written(final: Path, error: OSError) -> NotWritten:
-    remedy = "free some space or lower the budget" if error.errno in NO_SPACE else None
-    return NotWritten(f"not written: {os.strerror(error.errno or 0).lower()}", path=final, remedy=remedy)
+    full = error.errno in NO_SPACE
+    remedy = "free some space or lower the budget" if full else None
+    return NotWritten(
+        f"not written: {os.strerror(error.errno or 0).lower()}", path=final, remedy=remedy, disk_full=full
+    )

@@ -101,3 +101,7 @@ class NotWritten(KVError):
     """A file could not be written; whatever stood under the final name still stands there."""
 
     code = "not-written"
+
+    def __init__(self, problem: str, *, path: str | PathLike[str], remedy: str | None, disk_full: bool) -> None:
+        self.disk_full = disk_full
+        super().__init__(problem, path=path, remedy=remedy)

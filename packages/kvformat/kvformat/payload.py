@@ -128,6 +128,11 @@ def _check_words(header: Header, words: Words) -> None:
         raise Damaged(
             "header and payload disagree on the tokens", offset=at(7), expected=header.tokens, found=words.tokens
         )
+    room = max(header.ctx, words.ctx) // 4 + 2
+    if words.comp_cap > room:
+        raise Damaged(
+            "the compressed cache is larger than its context", offset=at(6), expected=room, found=words.comp_cap
+        )
     live = min(words.raw_window, words.tokens)
     if words.raw_live != live or words.raw_live > words.raw_cap:
         raise Damaged(

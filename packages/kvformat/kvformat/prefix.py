@@ -19,16 +19,14 @@ def key_of_name(name: str) -> str | None:
     return name[:40].lower() if _NAME.fullmatch(name) else None
 
 
-def prefix_keys(prompt: bytes, lengths: Iterable[int]) -> dict[int, str]:
-    """Length → key of that prefix of the prompt, for each wanted length that it has, in one pass over its bytes."""
+def prefix_digests(prompt: bytes, lengths: Iterable[int]) -> dict[int, bytes]:
+    """Length → SHA1 of that prefix of the prompt, for each wanted length that it has, in one pass over its bytes."""
     view = memoryview(prompt)
     digest = hashlib.sha1(usedforsecurity=False)
-    keys: dict[int, str] = {}
+    found: dict[int, bytes] = {}
     done = 0
-    for length in sorted(set(lengths)):
-        if not 0 <= length <= len(prompt):
-            continue
+    for length in sorted({n for n in lengths if 0 <= n <= len(prompt)}):
         digest.update(view[done:length])
         done = length
-        keys[length] = digest.hexdigest()
-    return keys
+        found[length] = digest.digest()
+    return found

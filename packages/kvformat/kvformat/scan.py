@@ -18,6 +18,7 @@ from kvformat.prefix import key_of_name
 
 _TEMP = re.compile(r".+\.kv\.tmp\.(\w+)(?:\..*)?")
 SIDECAR_SUFFIX = ".kv.json"
+DAY = 86400.0
 
 
 class Kind(StrEnum):
@@ -117,7 +118,16 @@ def _by_stat(path: str, name: str, kind: Kind) -> Entry | None:
     return Entry(name, Kind.DIRECTORY if stat.S_ISDIR(info.st_mode) else kind, info.st_size, info.st_mtime, info.st_ino)
 
 
-def temp_writer(name: str) -> int | None:
-    """The process id in the name of a temp file, or None if its writer did not leave one (ds4-agent's mkstemp)."""
+def is_dead_temp(name: str, age: float) -> bool:
+    """Whether the temp file of this name and age (seconds) was left by a writer that is gone. No save lasts a day."""
     match = _TEMP.fullmatch(name)
-    return int(match[1]) if match and match[1].isdigit() else None
+    pid = int(match[1]) if match and match[1].isdigit() else 0
+    if age > DAY or not pid:
+        return age > DAY
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
