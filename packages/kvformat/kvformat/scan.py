@@ -32,6 +32,7 @@ class Kind(StrEnum):
     UNREADABLE = "unreadable"
     TEMP = "temp"  # half-written by a live or a dead writer
     SIDECAR = "sidecar"  # what we know about the checkpoint of the same name
+    LOCK = "lock"  # of our own processes, empty
     DIRECTORY = "directory"
     FOREIGN = "foreign"
 

@@ -283,6 +283,8 @@ class Store:
 
     def _write(self, final: Path, contents: Contents, text: bytes, waiting: bytes) -> None:
         final.parent.mkdir(mode=0o700, exist_ok=True)
+        if self.identity.fingerprint:  # before the file, so that it is never seen without
+            update_sidecar(final, fingerprint=self.identity.fingerprint)
         try:
             write(final, contents, durable=self.options.durable)
         except NotWritten as error:
@@ -294,8 +296,6 @@ class Store:
             except NotWritten:
                 self._paused_until = self.clock() + FULL_DISK_PAUSE
                 raise
-        if self.identity.fingerprint:
-            update_sidecar(final, fingerprint=self.identity.fingerprint)
         self.catalog.examine(final)
 
 
