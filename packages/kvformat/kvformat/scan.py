@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kvformat.durable import LOCK_NAME
 from kvformat.errors import KVError, NotACheckpoint, OtherDialect, Truncated, Unreadable
 from kvformat.header import FRONT_BYTES, Header
 from kvformat.prefix import key_of_name
@@ -71,11 +72,8 @@ def scan(directory: str | os.PathLike[str]) -> Iterator[Entry]:
 def examine(directory: str, name: str) -> Entry | None:
     """One entry by name, or None if it is no longer there."""
     path = f"{directory}/{name}"
-    temp = _TEMP.fullmatch(name)
-    if temp or not name.endswith(".kv"):
-        return _by_stat(
-            path, name, Kind.TEMP if temp else Kind.SIDECAR if name.endswith(SIDECAR_SUFFIX) else Kind.FOREIGN
-        )
+    if not name.endswith(".kv"):
+        return _by_stat(path, name, _kind_of_name(name))
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -94,6 +92,14 @@ def examine(directory: str, name: str) -> Entry | None:
         os.close(fd)
     kind, header, problem = _classify(front, info.st_size)
     return Entry(name, kind, info.st_size, info.st_mtime, info.st_ino, header, problem)
+
+
+def _kind_of_name(name: str) -> Kind:
+    if _TEMP.fullmatch(name):
+        return Kind.TEMP
+    if name.endswith(SIDECAR_SUFFIX):
+        return Kind.SIDECAR
+    return Kind.LOCK if name == LOCK_NAME else Kind.FOREIGN
 
 
 def _classify(front: bytes, size: int) -> tuple[Kind, Header | None, str | None]:
