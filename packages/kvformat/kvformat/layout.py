@@ -65,7 +65,7 @@ WORDS = Struct(
     "magic" / Bytes(4) * 'ASCII "DSV4", the word 0x34565344',
     "version" / Int32ul * "1 with ABI 0, 2 with ABI 2",
     "ctx" / Int32ul * "context length of the session in tokens",
-    "prefill_chunk" / Int32ul * "generation 1: min(ctx, 2048), and the reader wants its own; generation 2: any",
+    "prefill_chunk" / Int32ul * "ABI 0: min(ctx, 2048), and the reader wants its own; ABI 2: any",
     "raw_cap" / Int32ul * "rows of the writer's raw ring, at least raw_live",
     "raw_window" / Int32ul * "min(sliding window, ctx)",
     "comp_cap" / Int32ul * "ctx / 4 + 2",
