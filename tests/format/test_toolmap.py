@@ -10,6 +10,7 @@ from typing import Any
 
 from hypothesis import given
 
+from kvformat import layout
 from kvformat.toolmap import blocks_in_text, encode_tool_map, find_tool_map, pairs_in_text, read_tool_map
 from strategies import tool_pairs
 
@@ -34,17 +35,16 @@ class Memory:
 
 
 def load(row: dict[str, Any]) -> tuple[int, Memory]:
-    """Load a trailer into a memory as a server does; returns how many entries went in."""
+    """Load a trailer into a memory as a server does; returns how many entries ds4 counts, also those that a NUL empties."""
     data = bytes.fromhex(row["hex"])
-    memory = Memory(row["max_entries"], row["preloaded"])
-    wanted = {name.encode() for name in row["wanted"]}
-    loaded = 0
     file = io.BytesIO(data)
-    for name, block in read_tool_map(file, find_tool_map(file, 0, len(data), row["max_entries"])):
+    tools = find_tool_map(file, 0, len(data), row["max_entries"])
+    wanted = {name.encode() for name in row["wanted"]}
+    memory = Memory(row["max_entries"], row["preloaded"])
+    for name, block in read_tool_map(file, tools):
         if not wanted or name in wanted:
             memory.put(name, block)
-            loaded += 1
-    return loaded, memory
+    return sum(not wanted or entry.id in wanted for entry in tools.entries), memory
 
 
 def test_load_gives_the_entries_of_the_real_loader(golden_kv: Path) -> None:
@@ -73,6 +73,15 @@ def test_a_written_map_reads_back_up_to_the_first_nul(pairs: list[tuple[bytes, b
     assert (found.problem, found.end) == (None, len(data))
     cut = [(name.split(b"\0")[0], block.split(b"\0")[0]) for name, block in pairs]
     assert list(read_tool_map(io.BytesIO(data), found)) == [(name, block) for name, block in cut if name and block]
+
+
+@given(tool_pairs)
+def test_the_declaration_describes_what_is_written(pairs: list[tuple[bytes, bytes]]) -> None:
+    data = encode_tool_map(pairs)
+    declared = layout.KTM.parse(data, limit=len(data))
+    found = find_tool_map(io.BytesIO(data), 0, len(data))
+    assert [entry.dsml for entry in declared.entries] == [entry.dsml for entry in found.entries]
+    assert [data[e.id.offset : e.id.end] for e in declared.entries] == [e.id for e in found.entries]
 
 
 def test_blocks_follow_the_text_and_stop_at_a_nul() -> None:

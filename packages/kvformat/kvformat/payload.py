@@ -19,7 +19,7 @@ from kvformat.header import Header
 from kvformat.shapes import Shape, front_bytes, infer_ratios, layer_bytes
 from kvformat.spans import Span
 
-MAX_LAYERS = 1024  # bounds what a hostile file can make us read before its size has been checked
+MAX_LAYERS = 256  # bounds what a hostile file can make us read before its size has been checked
 
 
 @dataclass(frozen=True, slots=True)

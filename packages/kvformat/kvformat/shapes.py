@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import comb, prod
 
 F32 = 4
 HEAD_WORDS = 13
@@ -89,7 +90,7 @@ def known_shape(
 
 
 MAX_GROUPS = 4  # distinct (n_comp, n_index) pairs that leave a choice; real files have one
-MAX_SPLITS = 200_000  # ways to share ratios out that we are willing to try
+MAX_SPLITS = 40_000  # ways to share ratios out that we are willing to try: 256 layers of three possible ratios
 
 
 def infer_ratios(
@@ -142,13 +143,9 @@ def _patterns(
         return layer_bytes(ratio, live, c, i, head_dim, indexer_dim)
 
     fixed = sum(n * cost(c, i, a[0]) for (c, i, a), n in groups.items() if len(a) == 1)
-    choices = [list(_splits(groups[g], len(g[2]))) for g in open_groups]
-    ways = 1
-    for choice in choices:
-        ways *= len(choice)
-    if ways > MAX_SPLITS:
+    if prod(comb(groups[g] + len(g[2]) - 1, len(g[2]) - 1) for g in open_groups) > MAX_SPLITS:
         return
-    for split in product(*choices):
+    for split in product(*(_splits(groups[g], len(g[2])) for g in open_groups)):
         total = fixed + sum(
             n * cost(c, i, r)
             for (c, i, a), shares in zip(open_groups, split, strict=True)

@@ -13,12 +13,14 @@ from typing import BinaryIO
 from construct import ConstructError
 
 from kvformat import layout
-from kvformat.errors import Truncated
 from kvformat.spans import Span
 
 DEFAULT_MAX_IDS = 100_000
 MAX_ID_BYTES = 256
 MAX_DSML_BYTES = 512 << 20
+
+# The front of layout.KTM_ENTRY: a full map has 100,000 entries, which take construct seconds and this a fraction of one.
+_LENGTHS = struct.Struct("<II")
 
 _BLOCK_STARTS = ("<｜DSML｜tool_calls>", "<DSML｜tool_calls>", "<tool_calls>")
 
@@ -28,7 +30,12 @@ class ToolEntry:
     """One id and where its block lies. The block is read when it is wanted: it may be hundreds of MB."""
 
     id: bytes
-    dsml: Span
+    offset: int
+    nbytes: int
+
+    @property
+    def dsml(self) -> Span:
+        return Span(self.offset, "u1", (self.nbytes,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +59,21 @@ def find_tool_map(file: BinaryIO, offset: int, file_bytes: int, max_ids: int = D
     if head.count > 4 * max_ids:
         return ToolMap((), offset, f"the tool map counts {head.count} entries, more than {4 * max_ids}")
     entries: list[ToolEntry] = []
+    end = file.tell()
     for number in range(head.count):
-        start = file.tell()
-        try:
-            found = layout.KTM_ENTRY.parse_stream(file, limit=file_bytes)
-        except (ConstructError, Truncated):
-            return ToolMap(tuple(entries), start, f"entry {number} of the tool map is cut short")
-        if not 0 < found.id_bytes <= MAX_ID_BYTES or not 0 < found.dsml_bytes <= MAX_DSML_BYTES:
-            return ToolMap(tuple(entries), start, f"entry {number} of the tool map has impossible lengths")
-        file.seek(found.id.offset)
-        entries.append(ToolEntry(file.read(found.id_bytes), found.dsml))
-        file.seek(found.dsml.end)
-    return ToolMap(tuple(entries), file.tell())
+        file.seek(end)
+        front = file.read(_LENGTHS.size + MAX_ID_BYTES)
+        if len(front) < _LENGTHS.size:
+            return ToolMap(tuple(entries), end, f"entry {number} of the tool map is cut short")
+        id_bytes, dsml_bytes = _LENGTHS.unpack_from(front)
+        if not 0 < id_bytes <= MAX_ID_BYTES or not 0 < dsml_bytes <= MAX_DSML_BYTES:
+            return ToolMap(tuple(entries), end, f"entry {number} of the tool map has impossible lengths")
+        block = end + _LENGTHS.size + id_bytes
+        if block + dsml_bytes > file_bytes:
+            return ToolMap(tuple(entries), end, f"entry {number} of the tool map is cut short")
+        entries.append(ToolEntry(front[_LENGTHS.size : _LENGTHS.size + id_bytes], block, dsml_bytes))
+        end = block + dsml_bytes
+    return ToolMap(tuple(entries), end)
 
 
 def read_tool_map(file: BinaryIO, tools: ToolMap) -> Iterator[tuple[bytes, bytes]]:
@@ -77,7 +87,7 @@ def read_tool_map(file: BinaryIO, tools: ToolMap) -> Iterator[tuple[bytes, bytes
 
 def encode_tool_map(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
     """The trailer of these (id, block) pairs in this order; empty when there are none, since count 0 is never written."""
-    entries = [struct.pack("<II", len(name), len(dsml)) + name + dsml for name, dsml in pairs]
+    entries = [_LENGTHS.pack(len(name), len(dsml)) + name + dsml for name, dsml in pairs]
     if not entries:
         return b""
     return layout.KTM_HEAD.build(
