@@ -139,7 +139,8 @@ class Recogniser:
 
     def _final_block(self, space: bytes, opening: bytes) -> Steps[list[Event]]:
         """The events of a block in open thinking, if it is whole and the last thing said; else none, and all of it recorded."""
-        self._trial = calls = []
+        calls: list[Event] = []
+        self._trial = calls
         try:
             yield from self._block(space, opening, in_thinking=True)
             block = bytes(self._stream.record or b"")

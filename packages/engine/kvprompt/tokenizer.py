@@ -1,0 +1,141 @@
+"""Bytes to token ids and back, exactly, for any bytes.
+
+The vocabulary can be split in two ways: ds4's, which knows ASCII and takes every other byte for a letter, and the official
+one of tokenizer.json, which knows Unicode. They differ here and there, so the ids of a saved state are never made again
+from its text: only what follows the cached bytes is tokenised (`start`).
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import cast
+
+from .errors import BadModelFile, prompt_extra
+from .gguf_header import GGUF
+from .markers import SPECIALS
+from .splitting import ALPHABET, DS4_PATTERN
+
+_NORMAL = 1  # the type of a GGUF token that is spelled in the byte alphabet
+_TO_BYTES = {letter: byte for byte, letter in enumerate(ALPHABET)}
+_TO_LETTERS = str.maketrans({chr(byte): letter for byte, letter in enumerate(ALPHABET)})
+_INVALID = re.compile("([\udc80-\udcff])")
+
+EncodePiece = Callable[[bytes], list[int]]
+
+
+class Tokenizer:
+    """One vocabulary with one splitting. `token_bytes[id]` is what a token stands for."""
+
+    def __init__(self, encode_piece: EncodePiece, token_bytes: Sequence[bytes], specials: Mapping[bytes, int]) -> None:
+        self.token_bytes = tuple(token_bytes)
+        self._encode_piece = encode_piece
+        self._specials = dict(specials)
+        self._marker = re.compile(b"(%s)" % b"|".join(_alternatives(specials)))
+
+    @classmethod
+    def from_gguf(cls, gguf: GGUF) -> Tokenizer:
+        """ds4's tokenizer, from a model's metadata."""
+        tokens, merges, types = (
+            gguf.metadata.get(f"tokenizer.ggml.{name}") for name in ("tokens", "merges", "token_type")
+        )
+        if not (isinstance(tokens, list) and isinstance(merges, list) and isinstance(types, list)):
+            raise BadModelFile(f"{gguf.path} holds no tokenizer: it lacks tokenizer.ggml.tokens, merges or token_type")
+        return cls.from_vocabulary(tokens, merges, types)
+
+    @classmethod
+    def from_vocabulary(cls, tokens: Sequence[str], merges: Iterable[str], types: Sequence[int]) -> Tokenizer:
+        """ds4's tokenizer, from its tables as a GGUF holds them."""
+        with prompt_extra():
+            import tokenizers
+        ids = {token: id for id, token in enumerate(tokens)}
+        lacking = [marker for marker in SPECIALS if marker not in ids] + [c for c in ALPHABET if c not in ids]
+        if lacking:
+            raise BadModelFile(f"the vocabulary lacks {lacking[0]!r} and is not DeepSeek V4's")
+        pairs = [cast("tuple[str, str]", tuple(merge.split(" ", 1))) for merge in merges]
+        engine = tokenizers.Tokenizer(tokenizers.models.BPE(ids, pairs))
+        engine.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex(DS4_PATTERN), "isolated")
+
+        def encode_piece(piece: bytes) -> list[int]:
+            return engine.encode(piece.decode("latin-1").translate(_TO_LETTERS), add_special_tokens=False).ids
+
+        spelled = [
+            _spelled(token) if type == _NORMAL else token.encode() for token, type in zip(tokens, types, strict=True)
+        ]
+        return cls(encode_piece, spelled, {marker.encode(): ids[marker] for marker in SPECIALS})
+
+    @classmethod
+    def from_file(cls, path: str | PathLike[str]) -> Tokenizer:
+        """The official tokenizer, from its tokenizer.json. All of its added tokens are markers in chat."""
+        with prompt_extra():
+            import tokenizers
+        try:
+            spec = json.loads(Path(path).read_bytes())
+            added = {token["content"]: token["id"] for token in spec["added_tokens"]}
+            ids = spec["model"]["vocab"]
+            # Without them the engine leaves markers in plain text alone; in chat we find them ourselves.
+            engine = tokenizers.Tokenizer.from_str(json.dumps(spec | {"added_tokens": []}))
+        except (ValueError, KeyError, TypeError) as fault:
+            raise BadModelFile(f"{path} is not a tokenizer.json: {fault}") from None
+
+        def encode_piece(piece: bytes) -> list[int]:
+            out: list[int] = []
+            for at, run in enumerate(_INVALID.split(piece.decode("utf-8", "surrogateescape"))):
+                invalid = at % 2
+                out += (
+                    [ids[ALPHABET[ord(run) - 0xDC00]]] if invalid else engine.encode(run, add_special_tokens=False).ids
+                )
+            return out
+
+        token_bytes = [b""] * (1 + max([*ids.values(), *added.values()]))
+        for token, id in (ids | added).items():
+            token_bytes[id] = token.encode() if token in added else _spelled(token)
+        return cls(encode_piece, token_bytes, {token.encode(): id for token, id in added.items()})
+
+    def encode(self, text: bytes) -> list[int]:
+        """The ids of plain text, in which control markers are nothing but text."""
+        return self._encode_piece(text)
+
+    def encode_chat(self, text: bytes, *, start: int = 0) -> list[int]:
+        """The ids of rendered text from byte `start` on, in which every control marker is one token."""
+        ids: list[int] = []
+        for at, piece in enumerate(self._marker.split(text[start:] if start else text)):
+            if at % 2:
+                ids.append(self._specials[piece])
+            elif piece:
+                ids += self._encode_piece(piece)
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> bytes:
+        """The exact bytes of these tokens. Raises IndexError for an id that is not in the vocabulary."""
+        return b"".join([self.token_bytes[id] for id in ids])
+
+
+class StreamDecoder:
+    """Tokens to text as they come, never half a character; what is no UTF-8 becomes U+FFFD."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._token_bytes = tokenizer.token_bytes
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, id: int) -> str:
+        """The characters that this token completes."""
+        return self._decoder.decode(self._token_bytes[id])
+
+    def finish(self) -> str:
+        """What is left when no more tokens come."""
+        return self._decoder.decode(b"", final=True)
+
+
+def _spelled(token: str) -> bytes:
+    """The bytes of a token that is spelled in the byte alphabet."""
+    return bytes(_TO_BYTES[letter] for letter in token)
+
+
+def _alternatives(specials: Iterable[bytes]) -> Iterable[bytes]:
+    """The longest first, since one marker may begin another."""
+    return (re.escape(special) for special in sorted(specials, key=len, reverse=True))
