@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: test lint demo bench clean
+.PHONY: test demo lint bench clean
 .DELETE_ON_ERROR:
 
 $(STAMP): pyproject.toml constraints.txt
@@ -15,6 +15,9 @@ $(STAMP): pyproject.toml constraints.txt
 test: $(STAMP)
 	$(BIN)/python -m pytest -n auto
 
+demo: $(STAMP)
+	$(BIN)/python demo/checkpoints.py demo/kv
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -22,4 +25,4 @@ lint: $(STAMP)
 	$(BIN)/lint-imports --no-cache
 
 clean:
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) demo/kv

@@ -17,6 +17,14 @@ HOUR = 3600.0
 DAY = 24 * HOUR
 UPSTREAM_HALF_LIFE = 6 * HOUR  # fixed since 2026-05-15 (FORMAT 3.5)
 
+# Ours, chosen with bench/bench_policy.py. Hits live for weeks, so that weekly use counts (CASES 40).
+HIT = 0.5  # further uses that one past hit promises
+HITS_HALF_LIFE = 28 * DAY
+HOPE = 1.0  # uses that a file promises before its first hit: its conversation will come back
+HOPE_PASSED_TURN = 0.5  # the conversation went on, but its user may go back to the end of a turn
+HOPE_WAYPOINT = 0.0  # it went on, and nobody goes back to the middle of a prefill
+HOPE_HALF_LIFE = 6 * HOUR
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -60,18 +68,18 @@ def last_used(c: Candidate, now: float) -> float:
 
 
 def expected_savings(c: Candidate, now: float) -> float:
-    """Ours: the tokens per byte that the file can be expected to save."""
+    """Ours: tokens per byte that the file will still save, were every use it promises to come.
+
+    No hits is no verdict: until 2026-08-04 ds4 deleted a file longer than cold_max on its first hit, so such files never
+    have any. Of the hits of a covered file one was its own conversation moving on; a cold file is shared from the start.
+    """
     moved_on = c.covered and c.reason != Reason.COLD
     hits = max(0, c.hits - 1) if moved_on else c.hits
-    hope = 0.0 if moved_on else 1.0
+    hope = HOPE if not moved_on else HOPE_WAYPOINT if c.reason == Reason.CONTINUED else HOPE_PASSED_TURN
     idle = max(0.0, now - c.used)
-    uses = hope * 0.5 ** (idle / HOPE_HALF_LIFE) + HIT * hits * 0.5 ** (idle / HITS_HALF_LIFE)
+    uses = HIT * hits * 0.5 ** (idle / HITS_HALF_LIFE) + hope * 0.5 ** (idle / HOPE_HALF_LIFE)
     return uses * c.tokens / c.bytes if c.bytes else 0.0
 
-
-HITS_HALF_LIFE = 28 * DAY
-HOPE_HALF_LIFE = 6 * HOUR
-HIT = 0.5
 
 VALUES: dict[EvictionPolicy, Callable[[Candidate, float], float]] = {
     "ours": expected_savings,

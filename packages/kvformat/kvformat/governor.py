@@ -13,20 +13,22 @@ from kvformat.policy import Reason, Skipped
 
 HOUR = 3600.0
 
+# Shares of what is on disk that a save has to add, chosen with bench/bench_policy.py.
+SHARE = 1 / 40  # evict, shutdown, agent: the last chance of a state, whose tail is lost when it is refused
+GROWTH = 2.0  # continued: insurance that the next save replaces; all of a session's sum up to 1.5 times the longest
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`min_gain` in tokens, `growth` a share of what is on disk already, `bytes_per_hour` for all reasons (0: none)."""
+    """`min_gain` in tokens, 0 writes every save; `bytes_per_hour` over all reasons, 0 for no limit."""
 
     min_gain: int = 512
-    growth: float = 1.0
-    share: float = 1 / 32
     bytes_per_hour: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """A wanted save: `on_disk` is the longest prefix of this conversation, in tokens, that a file already holds."""
+    """A wanted save. `on_disk`: tokens of the longest prefix of this state that a file already holds."""
 
     reason: Reason
     tokens: int
@@ -34,30 +36,27 @@ class Save:
     on_disk: int = 0
 
 
-def refusal(save: Save, limits: Limits, written_last_hour: int = 0) -> Skipped | None:
-    """None if the save is worth its bytes, else why not.
+def needed_gain(save: Save, limits: Limits) -> int:
+    """How many tokens more than what is on disk the save has to hold.
 
-    Cold points are chosen apart from each other and from what is on disk, so only the hourly limit refuses them.
-    A continued save is insurance that the next one replaces, so in a long session it has to add a growing share: the
-    bytes that a session writes stay proportional to its final size. Evict and shutdown are a state's last chance.
+    Cold points are already chosen apart from each other and past what is on disk, so any gain will do.
     """
-    gain = save.tokens - save.on_disk
-    needed = _needed_gain(save, limits)
+    if not limits.min_gain or save.reason == Reason.COLD:
+        return min(limits.min_gain, 1)
+    share = GROWTH if save.reason == Reason.CONTINUED else SHARE
+    return max(limits.min_gain, int(share * save.on_disk))
+
+
+def refusal(save: Save, limits: Limits, written_last_hour: int = 0) -> Skipped | None:
+    """None if the save is worth its bytes, else why not and which option decides it."""
+    gain, needed = save.tokens - save.on_disk, needed_gain(save, limits)
     if gain < needed:
         because = f"it adds {gain} tokens to the {save.on_disk} on disk, less than {needed}"
         return Skipped(save.tokens, save.reason, because, "--kv-cache-min-gain-tokens")
     if limits.bytes_per_hour and written_last_hour + save.bytes > limits.bytes_per_hour:
-        because = f"{written_last_hour} bytes were written in the last hour and {save.bytes} more pass the limit"
+        because = f"{written_last_hour} bytes of the hour's {limits.bytes_per_hour} are written, it needs {save.bytes}"
         return Skipped(save.tokens, save.reason, because, "--kv-cache-write-mb-per-hour")
     return None
-
-
-def _needed_gain(save: Save, limits: Limits) -> int:
-    if save.reason == Reason.COLD:
-        return 1
-    if save.reason == Reason.CONTINUED:
-        return max(limits.min_gain, int(limits.growth * save.on_disk))
-    return max(limits.min_gain, int(limits.share * save.on_disk))
 
 
 @dataclass(slots=True)

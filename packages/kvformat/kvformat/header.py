@@ -6,6 +6,7 @@ This is what a directory scan does per file, so it uses one `struct.Struct` that
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, BinaryIO
 
@@ -90,9 +91,8 @@ class Header:
         """Raise what is wrong with the envelope: foreign, another dialect, damaged, or cut short. Silent if sound."""
         if self.magic != layout.KVC_MAGIC:
             raise _foreign(self)
-        dialect = envelope_dialect(self)
-        if dialect:
-            raise OtherDialect(dialect, offset=3, remedy="it is shown and kept, never changed")
+        for dialect, offset in _other_envelopes(self):
+            raise OtherDialect(dialect, offset=offset, remedy="it is shown and kept, never changed")
         if self.tokens == 0:
             raise Damaged("the header counts no tokens", offset=8, expected="at least 1", found=0)
         if self.payload_end > file_bytes:
@@ -115,23 +115,21 @@ def _foreign(header: Header) -> NotACheckpoint:
     )
 
 
-def envelope_dialect(header: Header) -> str | None:
-    """Name of the relative whose envelope this is (FORMAT 1.4, 1.7), or None for one that this package reads."""
-    h = header
+def _other_envelopes(h: Header) -> Iterator[tuple[str, int]]:
+    """What makes this the envelope of a relative (FORMAT 1.4, 1.7), and the byte that shows it; the weightiest first."""
     if h.version == 2:
-        return _version_2(h)
+        yield _version_2(h), 3
     if h.version == 3:
-        return "KVC version 3 (longer header with a parent file)"
+        yield "KVC version 3 (longer header with a parent file)", 3
     if h.version != layout.KVC_VERSION:
-        return f"KVC version {h.version}"
+        yield f"KVC version {h.version}", 3
     if h.payload_abi not in layout.GENERATIONS:
-        return f"payload ABI {h.payload_abi}"
+        yield f"payload ABI {h.payload_abi}", 20
     if h.quant_bits not in (2, 4):
-        return f"quant bits {h.quant_bits}"
+        yield f"quant bits {h.quant_bits}", 4
     if h.model_id > 1:
         name = layout.MODELS[h.model_id] if h.model_id < len(layout.MODELS) else "unknown"
-        return f"model {h.model_id} ({name})"
-    return None
+        yield f"model {h.model_id} ({name})", 7
 
 
 def _version_2(h: Header) -> str:

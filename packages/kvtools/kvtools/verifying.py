@@ -58,7 +58,8 @@ def verify(path: Path, hint: Shape | tuple[int, ...] | None = None) -> Report:
             findings = tuple(warnings(checkpoint))
             ambiguous = checkpoint.payload is not None and checkpoint.payload.shape is None
     except KVError as error:
-        return Report(path, Verdict(error.code), (Finding(error.code, str(error), error.offset),))
+        offset, error.path, error.offset = error.offset, None, None  # both stand beside the sentence
+        return Report(path, Verdict(error.code), (Finding(error.code, str(error), offset),))
     if ambiguous:
         return Report(
             path, Verdict.AMBIGUOUS, (*findings, Finding("ambiguous", "several layer patterns fit; give --shape"))
@@ -174,7 +175,7 @@ def print_report(report: Report) -> None:
     click.echo(f"{report.verdict.value:<13} {safe(os.fsencode(report.path))}")
     for finding in report.findings:
         where = f" (byte {finding.offset})" if finding.offset is not None else ""
-        click.echo(f"{'':<13}   {finding.code}: {finding.message.removeprefix(f'{report.path}: ')}{where}")
+        click.echo(f"{'':<13}   {finding.code}: {finding.message}{where}")
 
 
 def totals(reports: Sequence[Report]) -> dict[str, int]:

@@ -1,0 +1,3 @@
+from kvtools.cli import main
+
+main()
