@@ -6,7 +6,8 @@ try:
     import torch  # noqa: F401
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
-        f"the engine needs the package '{missing.name}'; install it with: pip install 'ds4kv[engine]'", name=missing.name
+        f"the engine needs the package '{missing.name}'; install it with: pip install 'ds4kv[engine]'",
+        name=missing.name,
     ) from None
 
 from .config import Config, Numerics

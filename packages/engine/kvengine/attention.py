@@ -92,7 +92,9 @@ class Attention:
         if memory.attn is None:
             return self.sinks.new_empty(0, memory.window.buffer.shape[1]), self.sinks.new_empty(1, 0, dtype=torch.bool)
         total = (start + block.stop) // memory.ratio
-        visible = torch.arange(start + block.start + 1, start + block.stop + 1, device=self.sinks.device) // memory.ratio
+        visible = (
+            torch.arange(start + block.start + 1, start + block.stop + 1, device=self.sinks.device) // memory.ratio
+        )
         if index is None or total <= self.indexer.top_k:
             columns = torch.arange(total, device=visible.device)
             rows = memory.attn.rows[:total]

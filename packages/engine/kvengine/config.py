@@ -112,7 +112,9 @@ class Config:
     def from_hf(cls, config: Mapping[str, Any]) -> Config:
         """From a `config.json` of DeepseekV4ForCausalLM, as DeepSeek publishes it or as transformers writes it."""
         if config.get("model_type") != "deepseek_v4":
-            raise EngineError("this config.json is of another model", expected="deepseek_v4", found=config.get("model_type"))
+            raise EngineError(
+                "this config.json is of another model", expected="deepseek_v4", found=config.get("model_type")
+            )
         get = _Reader(config, "")
         layers = get("num_hidden_layers", int)
         yarn = _Reader(_yarn(config), "rope_scaling.")

@@ -51,9 +51,11 @@ class Indexer:
         rows = rows.to(self.inner)
         chosen = []
         for part, w, seen in zip(q.split(step), weights.split(step), visible.split(step), strict=True):
-            scores = torch.bmm(w[:, None], (part @ rows.mT).relu_())[:, 0].float()
-            chosen.append(best(scores, seen, self.top_k))
+            chosen.append(best(self.scores(part, w, rows), seen, self.top_k))
         return torch.cat(chosen)
+
+    def scores(self, q: Tensor, weights: Tensor, rows: Tensor) -> Tensor:  # [S, C]
+        return torch.bmm(weights[:, None], (q @ rows.mT).relu_())[:, 0].float()
 
 
 def best(scores: Tensor, visible: Tensor, k: int) -> Tensor:

@@ -160,7 +160,10 @@ class Memory:
                     array
                     for part in (
                         [next(parts)],
-                        *([stream.rows[: length // stream.ratio], next(parts), next(parts)] for stream in layer.streams),
+                        *(
+                            [stream.rows[: length // stream.ratio], next(parts), next(parts)]
+                            for stream in layer.streams
+                        ),
                     )
                     for array in map(as_array, part)
                 )

@@ -185,7 +185,9 @@ class _Builder:
             self.precise(at + "_kv.weight", width, c.dim),
             self.precise(at + "_gate.weight", width, c.dim),
             self.tensor(at + "_ape.weight", (ratio, width), torch.float32),
-            Norm(self.tensor(at + "_norm.weight", (dim,), torch.float32), c.norm_eps, self.numerics.inner, torch.float32),
+            Norm(
+                self.tensor(at + "_norm.weight", (dim,), torch.float32), c.norm_eps, self.numerics.inner, torch.float32
+            ),
             rotary,
             rounding,
             self.numerics.inner,
@@ -209,7 +211,9 @@ class _Builder:
         )
 
         def unpack(e: int) -> Expert:
-            return Expert(*(self.projection(stack[e], self.numerics.weights) for stack in (gates, ups, downs)), c.clamp, inner)
+            return Expert(
+                *(self.projection(stack[e], self.numerics.weights) for stack in (gates, ups, downs)), c.clamp, inner
+            )
 
         def routed(e: int) -> Expert:
             return self.cache.get((number, e), partial(unpack, e))
@@ -236,7 +240,12 @@ class _Builder:
         )
 
     def norm(self, name: str, size: int) -> Norm:
-        return Norm(self.tensor(name + ".weight", (size,), torch.float32), self.weights.config.norm_eps, self.numerics.inner, self.numerics.outer)
+        return Norm(
+            self.tensor(name + ".weight", (size,), torch.float32),
+            self.weights.config.norm_eps,
+            self.numerics.inner,
+            self.numerics.outer,
+        )
 
     def vector(self, name: str, size: int) -> Tensor:
         return self.tensor(name, (size,), self.numerics.inner)

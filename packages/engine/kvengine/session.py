@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from types import TracebackType
 
 import numpy as np
@@ -55,7 +56,9 @@ class Lease:
     def __enter__(self) -> SessionState:
         return self.state
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.release()
 
 
@@ -171,8 +174,8 @@ class Session:
     def incoming(self, length: int) -> Iterator[SessionState]:
         """A state of `length` tokens to be filled by a reader; when the block ends without an error the session is it.
 
-            with session.incoming(len(checkpoint.token_ids())) as state:
-                checkpoint.read_into(state)
+        with session.incoming(len(checkpoint.token_ids())) as state:
+            checkpoint.read_into(state)
         """
         if not 0 < length < self.ctx:
             raise EngineError("the state does not fit", expected=f"1..{self.ctx - 1} tokens", found=length)
@@ -194,7 +197,9 @@ class Session:
         """Become a copy of `state`. Raises Mismatch, and stays as it is, if the state is of another shape."""
         state.check()
         if state.shape.ratios != self._memory.shape.ratios:
-            raise Mismatch("the state is of another model", expected=self._memory.shape.ratios, found=state.shape.ratios)
+            raise Mismatch(
+                "the state is of another model", expected=self._memory.shape.ratios, found=state.shape.ratios
+            )
         with self.incoming(len(state.tokens)) as target:
             for (_, mine), (name, theirs) in zip(target.arrays(), state.arrays(), strict=True):
                 if mine.shape != theirs.shape:
@@ -207,7 +212,7 @@ class Session:
         # Multiples of the chunk, not distances from the start: where a run was interrupted must not move later borders.
         regular = range(start // self.prefill_chunk * self.prefill_chunk, end, self.prefill_chunk)
         borders = sorted({start, end, *(p for p in (*regular, *cuts) if start < p < end)})
-        return zip(borders, borders[1:], strict=False)
+        return pairwise(borders)
 
     def _step(self, ids: Tensor) -> None:
         memory = self._memory

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
 from typing import Protocol
 
@@ -54,7 +53,9 @@ class Weights:
     def get(self, name: str, shape: tuple[int, ...]) -> Packed:
         """The tensor of that name. Raises EngineError if it is missing or has another shape than the metadata implies."""
         if name not in self.tensors:
-            raise EngineError(f"the weights lack {name}", path=self.path, remedy="the file is incomplete, fetch it again")
+            raise EngineError(
+                f"the weights lack {name}", path=self.path, remedy="the file is incomplete, fetch it again"
+            )
         tensor = self.tensors[name]
         if tensor.shape != shape:
             raise EngineError(f"{name} does not fit the metadata", path=self.path, expected=shape, found=tensor.shape)
