@@ -1,4 +1,4 @@
-"""One .kv file: open it in constant memory, read its parts into buffers that the caller gives or map them, touch it.
+"""One .kv file: open it in constant memory, read its parts into buffers that the caller gives or map them.
 
 Opening checks structure and reads nothing big: a 1 GB file opens in milliseconds. Raises errors of kvformat.errors only.
 """
@@ -13,7 +13,6 @@ import stat
 import sys
 from array import array
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -22,7 +21,7 @@ from construct import ConstructError
 
 from kvformat import layout
 from kvformat.errors import Ambiguous, KVError, Mismatch, Truncated, Unreadable
-from kvformat.header import Header, read_header
+from kvformat.header import read_header
 from kvformat.payload import LayerSpans, Payload, find_payload, read_u32
 from kvformat.prefix import key_of_name
 from kvformat.shapes import KNOWN, Shape
@@ -259,57 +258,3 @@ def _view(mapped: mmap.mmap, span: Span) -> NDArray[Any]:
 
     flat = np.frombuffer(mapped, dtype=f"<{span.dtype}", count=span.nbytes // 4, offset=span.offset)
     return flat.reshape(span.shape)
-
-
-# ---- in-place changes, each of a few bytes
-
-
-def touch(path: str | os.PathLike[str], now: int) -> Header:
-    """Count one restore: hits + 1 (wrapping) and last_used = now (unix seconds). Exactly 4 + 8 bytes are written."""
-    path = Path(path)
-    with open_regular(path, os.O_RDWR) as file:
-        header = _checked(path, file)
-        touched = replace(header, hits=(header.hits + 1) & 0xFFFFFFFF, last_used=now)
-        os.pwrite(file.fileno(), touched.hits.to_bytes(4, "little"), layout.HITS_OFFSET)
-        os.pwrite(file.fileno(), touched.last_used.to_bytes(8, "little"), layout.LAST_USED_OFFSET)
-        return touched
-
-
-def refresh_tool_map(path: str | os.PathLike[str], trailer: bytes, now: int) -> None:
-    """Replace the tool map of a file by `trailer` (from `toolmap.encode_tool_map`), leaving a valid file at every instant.
-
-    The bit is cleared, the map written and synced, the bit set; last_used becomes `now`. Raises Mismatch where other
-    trailers, which the map's new length would move or overwrite, stand behind the payload.
-    """
-    from kvformat.durable import sync
-
-    path = Path(path)
-    with open_regular(path, os.O_RDWR) as file:
-        header = _checked(path, file)
-        if header.ext_flags & ~(layout.EXT_KNOWN & ~layout.EXT_TITLE):
-            raise Mismatch(
-                "other trailers stand where the tool map would be written", path=path, offset=header.payload_end
-            )
-        fd = file.fileno()
-        cleared = header.ext_flags & ~layout.EXT_TOOL_MAP
-        os.pwrite(fd, bytes([cleared]), layout.EXT_FLAGS_OFFSET)
-        sync(fd)
-        os.ftruncate(fd, header.payload_end)
-        file.seek(header.payload_end)
-        view = memoryview(trailer)
-        while view:
-            view = view[file.write(view) :]
-        sync(fd)
-        if trailer:
-            os.pwrite(fd, bytes([cleared | layout.EXT_TOOL_MAP]), layout.EXT_FLAGS_OFFSET)
-        os.pwrite(fd, now.to_bytes(8, "little"), layout.LAST_USED_OFFSET)
-        sync(fd)
-
-
-def _checked(path: Path, file: BinaryIO) -> Header:
-    try:
-        header = read_header(file)
-        header.check(os.fstat(file.fileno()).st_size)
-        return header
-    except KVError as error:
-        raise error.at(path) from None

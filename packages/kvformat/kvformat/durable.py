@@ -19,6 +19,7 @@ except ImportError:  # no POSIX: neither lock nor full sync to be had
 
 BUFFER = 1 << 20
 LOCK_NAME = ".ds4kv.lock"
+NO_DIRECTORY_SYNC = (errno.EINVAL, errno.ENOTSUP)
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -37,6 +38,9 @@ def sync_directory(directory: Path) -> None:
     fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
         sync(fd)
+    except OSError as error:
+        if error.errno not in NO_DIRECTORY_SYNC:  # the file is in place: that its system cannot do more is no failure
+            raise
     finally:
         os.close(fd)
 
@@ -84,7 +88,7 @@ def replace_durably(final: Path, size: int, write: Callable[[BinaryIO], object],
     try:
         fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise _not_written(final, error) from error
+        raise not_written(final, error) from error
     try:
         with os.fdopen(fd, "wb", buffering=BUFFER) as file:
             make_room(fd, size)
@@ -99,11 +103,12 @@ def replace_durably(final: Path, size: int, write: Callable[[BinaryIO], object],
         with contextlib.suppress(OSError):
             temp.unlink()
         if isinstance(error, OSError):
-            raise _not_written(final, error) from error
+            raise not_written(final, error) from error
         raise
 
 
-def _not_written(final: Path, error: OSError) -> NotWritten:
+def not_written(final: Path, error: OSError) -> NotWritten:
+    """What the system said, as our error, with the remedy where there is one."""
     full = error.errno in NO_SPACE
     remedy = "free some space or lower the budget" if full else None
     return NotWritten(

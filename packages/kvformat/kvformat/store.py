@@ -15,11 +15,12 @@ from typing import Literal
 
 from kvformat import layout
 from kvformat.catalog import Catalog, Located
-from kvformat.checkpoint import Checkpoint, refresh_tool_map, touch
+from kvformat.checkpoint import Checkpoint
 from kvformat.durable import owned
 from kvformat.errors import Damaged, KVError, Mismatch, NotWritten
 from kvformat.governor import Ledger, Save
 from kvformat.identity import Identity
+from kvformat.inplace import refresh_tool_map, touch
 from kvformat.nearmiss import NearMiss, compare
 from kvformat.policy import Reason, Skipped
 from kvformat.prefix import text_key
