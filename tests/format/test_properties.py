@@ -55,6 +55,7 @@ def flat(contents: Contents) -> tuple[Any, ...]:
 @given(samples())
 def test_build_of_parse_is_the_same_file(folder: Path, sample: Sample) -> None:
     path = put(folder, sample.data)
+    assert sample.contents.nbytes == len(sample.data)
     for shapes in ((), (sample.shape,)):
         with Checkpoint.open(path, shapes) as checkpoint:
             assert built(Contents.of(checkpoint)) == sample.data
