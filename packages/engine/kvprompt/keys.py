@@ -60,8 +60,8 @@ def next_key(
     prompt: RenderedPrompt,
     turn: Turn,
     sampled: bytes,
-    style: Style = Style(),
-    memory: ToolMemory | None = None,
+    style: Style,
+    memory: ToolMemory | None,
 ) -> Key:
     """The longest key that every client's next request begins with, once `turn` was shown and its block remembered."""
     texts = (render(request, style, memory).text for request in _next_requests(conversation, turn, memory))
@@ -80,7 +80,7 @@ def _next_requests(conversation: Conversation, turn: Turn, memory: ToolMemory | 
     merged = replace(last, content=last.content + "\n\n")
     if last.role == "assistant":
         yield replace(conversation, messages=(*before[:at], merged, *before[at + 1 :], *follow_up))
-    if not turn.calls and not turn.content.strip() or conversation.dialect is Dialect.COMPLETION:
+    if not (turn.calls or turn.content.strip()) or conversation.dialect is Dialect.COMPLETION:
         yield replace(conversation, messages=(*before, *follow_up))
         yield replace(conversation, messages=(*before[:at], merged, *before[at + 1 :]))
 

@@ -62,7 +62,7 @@ class RenderedPrompt:
         return self.text.endswith(THINK.encode())
 
 
-def render(conversation: Conversation, style: Style = Style(), memory: ToolMemory | None = None) -> RenderedPrompt:
+def render(conversation: Conversation, style: Style, memory: ToolMemory | None = None) -> RenderedPrompt:
     """The whole prompt. With `memory`, calls that it knows are written as they were sampled."""
     thinking = conversation.thinking.within(style.context)
     head = BOS + (THINK_MAX if thinking is Thinking.MAX else "") + _system_text(conversation, style)
@@ -72,7 +72,7 @@ def render(conversation: Conversation, style: Style = Style(), memory: ToolMemor
     return RenderedPrompt(head_bytes + b"".join(body.parts), len(head_bytes), thinking, ReplayCount(**body.replay))
 
 
-def render_continuation(conversation: Conversation, start: int, style: Style = Style()) -> bytes:
+def render_continuation(conversation: Conversation, start: int, style: Style) -> bytes:
     """What follows the live state when the client sent only results: the end of the model's turn, then messages[start:]."""
     body = _Body(conversation.thinking.within(style.context), tool_context=True, memory=None)
     body.write(conversation.messages[start:])

@@ -73,8 +73,9 @@ class Stream:
             if self.ended:
                 return None
             yield
-        put(self.take(found.start()))
-        return self.take(len(found[0]))
+        start, end = found.span()
+        put(self.take(start))
+        return self.take(end - start)
 
     def optional(self, tag: bytes) -> Steps[bool]:
         """Take `tag` if it is what comes next."""
