@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import pytest
 
 from engine.helpers import all_logits, read_payload
 from kvengine import Sampler, Session
@@ -92,16 +91,16 @@ def test_files_of_abi_2_continue_as_in_ds4(model, golden_kv):
     check(list(file_steps(model, golden_kv, *args)), 200)
 
 
-@pytest.mark.parametrize("kind", ["q2", "q4"])
-def test_a_cold_prompt_gives_ds4s_64_tokens(model, golden, kind):
-    """Where four builds of ds4 agree on 64 greedy ids, at least one such prompt gives them here, too."""
+def test_a_cold_prompt_gives_ds4s_64_tokens(model, golden):
+    """Of the prompts on which four builds of ds4 agree for 64 greedy ids, at least one gives them here, too."""
     same = []
-    for prompt in json.loads((golden / kind / "agree_prompts.json").read_text()):
-        session = Session(model(kind), CTX)
-        session.feed(prompt["ids"])
-        drawn = []
-        while len(drawn) < 64:
-            drawn.append(session.sample(Sampler(), greedy=True).token)
-            session.feed(drawn[-1:])
-        same.append(drawn == prompt["greedy64"])
+    for kind in ("q2", "q4"):
+        for prompt in json.loads((golden / kind / "agree_prompts.json").read_text()):
+            session = Session(model(kind), CTX)
+            session.feed(prompt["ids"])
+            drawn = []
+            while len(drawn) < 64:
+                drawn.append(session.sample(Sampler(), greedy=True).token)
+                session.feed(drawn[-1:])
+            same.append(drawn == prompt["greedy64"])
     assert any(same)

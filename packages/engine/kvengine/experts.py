@@ -75,10 +75,11 @@ class Router:
     table: Tensor | None  # [V, k]: the fixed experts of each token id, on hash layers
     used: int
     scale: float
+    inner: torch.dtype
 
     def __call__(self, x: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Expert numbers and weights [S, k] of tokens x [S, D]."""
-        p = F.softplus(self.gate(x)).sqrt()
+        p = F.softplus(self.gate(x).to(self.inner)).float().sqrt()
         if self.table is not None:
             chosen = self.table[tokens].long()
         else:

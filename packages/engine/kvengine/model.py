@@ -197,9 +197,14 @@ class _Builder:
         c, inner = self.weights.config, self.numerics.inner
         hashed = number < c.hash_layers
         table = self.tensor(at + "ffn_gate_tid2eid.weight", (c.vocab, c.experts_used), torch.int32) if hashed else None
-        bias = None if hashed else self.vector(at + "exp_probs_b.bias", c.experts)
+        bias = None if hashed else self.tensor(at + "exp_probs_b.bias", (c.experts,), torch.float32)
         router = Router(
-            self.precise(at + "ffn_gate_inp.weight", c.experts, c.dim), bias, table, c.experts_used, c.expert_scale
+            self.precise(at + "ffn_gate_inp.weight", c.experts, c.dim),
+            bias,
+            table,
+            c.experts_used,
+            c.expert_scale,
+            inner,
         )
         gates, ups, downs = (
             self.weights.get(f"{at}ffn_{part}_exps.weight", (c.experts, *shape))

@@ -46,8 +46,8 @@ class Rotary:
 
     def turns(self, positions: Tensor) -> Tensor:
         """e^(j·angle) of each position [S] -> [S, r]."""
-        angles = self._angles(positions)
-        return torch.complex(angles.cos(), angles.sin()).to(self.dtype)
+        angles = self._angles(positions).double()  # a float32 cosine may depend on how many are computed at once
+        return torch.complex(angles.cos().float(), angles.sin().float()).to(self.dtype)
 
     def _angles(self, positions: Tensor) -> Tensor:
         pairs = len(self.blend)

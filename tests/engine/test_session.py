@@ -1,0 +1,302 @@
+"""A session that was saved, restored, rewound or leased is the session that never was, to the bit.
+
+python -m pytest tests/engine/test_session.py
+"""
+
+from __future__ import annotations
+
+import threading
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.helpers import state_bytes
+from kvengine import EngineError, Session
+from kvformat import writer
+from kvformat.checkpoint import Checkpoint
+from kvformat.errors import Mismatch
+from kvformat.state import empty_state
+
+CTX = 1024
+LAST = 300
+
+
+@pytest.fixture(params=["q2", "q4"])
+def plain(request, model):
+    """Both golden models in float32 with the roundings of KV rows, the engine's default."""
+    return model(request.param, int8_activations=False)
+
+
+@pytest.fixture
+def session(model) -> Session:
+    return Session(model("q2", int8_activations=False), CTX)
+
+
+def copied(state):
+    """A state that shares nothing with the session."""
+    copy = empty_state(state.shape, len(state.tokens), state.ctx)
+    for (_, to), (_, source) in zip(copy.arrays(), state.arrays(), strict=True):
+        to[...] = source
+    return copy
+
+
+def test_at_every_boundary_restoring_and_rewinding_change_no_bit(plain, prompt):
+    """Three runs cut alike: one that never stops, one that marks, leases, runs ahead and rewinds, one restored there."""
+    never, walker, restored = (Session(plain, CTX) for _ in range(3))
+    for boundary in range(1, LAST + 1):
+        token, ahead = prompt[boundary - 1 : boundary], prompt[boundary : boundary + 7]
+        never.feed(token)
+        walker.feed(token)
+        assert torch.equal(walker.logits, never.logits)
+        here = state_bytes(walker.state())
+        mark = walker.mark()
+        lease = walker.lease(mark)
+
+        restored.restore(lease.state)
+        assert state_bytes(restored.state()) == here
+        for run in (walker, restored):
+            run.feed(ahead[:5])
+            run.feed(ahead[5:])
+        assert state_bytes(walker.state()) == state_bytes(restored.state())
+        assert state_bytes(lease.state) == here
+        walker.rewind(mark)
+        assert state_bytes(walker.state()) == here
+        lease.release()
+    assert state_bytes(never.state()) == state_bytes(walker.state())
+
+
+def test_cuts_and_interruptions_make_the_same_chunks(session, prompt):
+    """A feed with cuts is bit-equal to feeds that end there, wherever prefill_chunk puts its own borders."""
+    session.prefill_chunk = 64
+    marks = []
+    session.feed(prompt[:LAST], cuts=[10, 100, 128, 299], progress=lambda done, total: marks.append(done))
+    assert marks == [10, 64, 100, 128, 192, 256, 299, 300]
+    other = Session(session.model, CTX, prefill_chunk=64)
+    for first, last in pairwise([0, 10, 100, 128, 299, 300]):
+        other.feed(prompt[first:last])
+    assert state_bytes(other.state()) == state_bytes(session.state())
+
+
+def test_stop_leaves_a_complete_session(session, prompt):
+    session.prefill_chunk = 32
+    asked = iter([False, False, True])
+    assert session.feed(prompt[:200], stop=lambda: next(asked)) == 64
+    other = Session(session.model, CTX, prefill_chunk=32)
+    other.feed(prompt[:64])
+    assert state_bytes(session.state()) == state_bytes(other.state())
+
+
+def test_any_chunking_gives_the_same_bits_with_int8_activations(model, prompt):
+    one = Session(model("q2"), CTX, prefill_chunk=CTX)
+    one.feed(prompt[:LAST])
+    rng = np.random.default_rng(5)
+    for size in (1, 2, 7, 64, 129, None):
+        borders = sorted({0, LAST, *rng.integers(1, LAST, 12)}) if size is None else [*range(0, LAST, size), LAST]
+        other = Session(one.model, CTX, prefill_chunk=CTX)
+        for first, last in pairwise(borders):
+            other.feed(prompt[first:last])
+        assert state_bytes(other.state()) == state_bytes(one.state()), size
+
+
+@pytest.mark.parametrize("kind", ["q2", "q4"])
+def test_any_chunking_gives_the_same_greedy_token_in_plain_float32(model, prompt, kind):
+    plain = model(kind, int8_activations=False, kv_rounding=False)
+
+    def logits(chunk: int) -> np.ndarray:
+        session, rows = Session(plain, CTX, prefill_chunk=chunk), []
+        for first in range(0, LAST, chunk):
+            rows.append(
+                plain.logits(plain.forward(torch.tensor(prompt[first : first + chunk][:LAST]), session._memory))
+            )
+        return torch.cat(rows)[:LAST].numpy()
+
+    whole = logits(LAST)
+    top = np.partition(whole, -2)[:, -2:]
+    clear = top[:, 1] - top[:, 0] > 1e-3
+    assert clear.sum() > 280
+    for chunk in (1, 5, 64, 100):
+        assert np.array_equal(logits(chunk).argmax(1)[clear], whole.argmax(1)[clear])
+
+
+# ---- leases: a saved file never mixes two timelines
+
+
+OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("feed"), st.integers(1, 40), st.integers(0, 479)),
+        st.tuples(st.just("mark"), st.just(0), st.just(0)),
+        st.tuples(st.just("rewind"), st.integers(0, 5), st.just(0)),
+        st.tuples(st.just("lease"), st.integers(0, 5), st.just(0)),
+        st.tuples(st.just("restore"), st.integers(0, 5), st.just(0)),
+        st.tuples(st.just("clear"), st.just(0), st.just(0)),
+    ),
+    min_size=4,
+    max_size=24,
+)
+
+
+@given(operations=OPERATIONS)
+@settings(max_examples=settings.default.max_examples // 4, deadline=None)
+def test_leases_outlive_every_change_of_the_session(model, prompt, tmp_path_factory, operations):
+    """Whatever happens to the session, a file written late from a lease is the state of that lease's moment, and the
+    session is what a fresh one becomes by the same chunks."""
+    session = Session(model("q2", int8_activations=False), CTX)
+    chunks: list[list[int]] = []  # the session's history
+    marks, leases = [], []  # with the history at their moment
+    for name, number, place in operations:
+        if name == "feed" and len(session) + number < CTX:
+            chunks.append(prompt[place : place + number])
+            session.feed(chunks[-1])
+        elif name == "mark" and chunks:
+            marks.append((session.mark(), list(chunks)))
+        elif name in ("rewind", "lease") and number < len(marks):
+            mark, then = marks[number]
+            try:
+                if name == "rewind":
+                    session.rewind(mark)
+                    chunks = list(then)
+                else:
+                    leases.append((session.lease(mark), then))
+            except EngineError:
+                assert chunks[: len(then)] != then or mark not in session._memory.marks
+        elif name == "restore" and number < len(leases):
+            lease, then = leases[number]
+            session.restore(lease.state)
+            chunks = list(then)
+        elif name == "clear":
+            session.clear()
+            chunks = []
+    for number, (lease, then) in enumerate(leases):
+        assert state_bytes(written_and_read(lease, tmp_path_factory.mktemp("kv"), number)) == replayed(session, then)
+    if chunks:
+        assert state_bytes(session.state()) == replayed(session, chunks)
+
+
+def replayed(session: Session, chunks: list[list[int]]) -> bytes:
+    fresh = Session(session.model, CTX)
+    for chunk in chunks:
+        fresh.feed(chunk)
+    return state_bytes(fresh.state())
+
+
+def written_and_read(lease, folder, number):
+    path = folder / f"{number:040x}.kv"
+    with lease as state:
+        contents = writer.Contents.from_state(state, b"text", reason="cold", quant_bits=2, now=0)
+        writer.write(path, contents, durable=False)
+        read = empty_state(state.shape, len(state.tokens), state.ctx)
+    with Checkpoint.open(path, [state.shape]) as checkpoint:
+        checkpoint.read_into(read)
+    return read
+
+
+def test_saving_in_the_background_while_the_session_rewinds_below(session, prompt, tmp_path):
+    session.feed(prompt[:130])
+    low = session.mark()
+    session.feed(prompt[130:290])
+    here = state_bytes(session.state())
+    lease = session.lease()
+    rows = lease.memory.layers[2].attn.rows
+    read = []
+    thread = threading.Thread(target=lambda: read.append(written_and_read(lease, tmp_path, 1)))
+    thread.start()
+    session.rewind(low)
+    session.feed(prompt[:200])
+    thread.join()
+    assert state_bytes(read[0]) == here
+    assert session._memory.layers[2].attn.rows is not rows
+
+
+def test_without_a_lease_a_rewind_keeps_its_buffers(session, prompt):
+    session.feed(prompt[:50])
+    low, memory = session.mark(), session._memory
+    session.feed(prompt[50:100])
+    with session.lease() as state:
+        assert len(state.tokens) == 100
+    session.rewind(low)
+    assert session._memory is memory
+
+
+def test_a_mark_is_small_and_dies_with_its_rows(session, prompt):
+    session.feed(prompt[:200])
+    early = session.mark()
+    session.feed(prompt[200:300])
+    late = session.mark()
+    assert early.nbytes == late.nbytes
+    session.rewind(early)
+    with pytest.raises(EngineError, match="has left"):
+        session.rewind(late)
+    with pytest.raises(EngineError, match="has left"):
+        session.lease(late)
+    session.rewind(early)  # still there
+    session.clear()
+    with pytest.raises(EngineError, match="has left"):
+        session.rewind(early)
+
+
+# ---- what comes from elsewhere
+
+
+def test_a_reader_that_fails_leaves_the_session_alone(session, prompt):
+    session.feed(prompt[:77])
+    mark, before = session.mark(), state_bytes(session.state())
+    with pytest.raises(OSError, match="disk"), session.incoming(200) as state:
+        state.layers[0].raw[...] = 7
+        raise OSError("disk")
+    assert state_bytes(session.state()) == before
+    session.rewind(mark)
+    assert state_bytes(session.state()) == before
+
+
+def test_restore_reuses_two_sets_of_buffers(session, prompt):
+    session.feed(prompt[:90])
+    saved = copied(session.state())
+    first = session._memory
+    session.restore(saved)
+    second = session._memory
+    session.restore(saved)
+    assert session._memory is first
+    session.restore(saved)
+    assert session._memory is second
+
+
+def test_a_foreign_state_is_refused(session, prompt):
+    session.feed(prompt[:20])
+    before = state_bytes(session.state())
+    state = copied(session.state())
+    state.tokens[3] = 640
+    with pytest.raises(EngineError, match="vocabulary"):
+        session.restore(state)
+    other = empty_state(type(state.shape)("other", (0, 4), 64, 32, 10, 8), 5, CTX)
+    with pytest.raises(Mismatch, match="another model"):
+        session.restore(other)
+    assert state_bytes(session.state()) == before
+
+
+def test_what_does_not_fit_is_refused_in_a_sentence(session, prompt):
+    with pytest.raises(EngineError, match="empty"):
+        session.state()
+    with pytest.raises(EngineError, match="empty"):
+        session.lease()
+    with pytest.raises(EngineError, match="do not fit"):
+        session.feed([1] * CTX)
+    with pytest.raises(EngineError, match="vocabulary"):
+        session.feed([640])
+    with pytest.raises(EngineError, match="does not fit"), session.incoming(CTX):
+        pass
+    assert session.feed([]) == 0 and len(session) == 0
+
+
+def test_a_failing_model_leaves_an_empty_session(session, prompt, monkeypatch):
+    session.feed(prompt[:30])
+    mark = session.mark()
+    monkeypatch.setattr(type(session.model.layers[3].experts), "__call__", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        session.feed(prompt[30:40])
+    assert len(session) == 0
+    with pytest.raises(EngineError, match="has left"):
+        session.rewind(mark)
