@@ -15,7 +15,7 @@ HOUR = 3600.0
 
 # Shares of what is on disk that a save has to add, chosen with bench/bench_policy.py.
 SHARE = 1 / 40  # evict, shutdown, agent: the last chance of a state, whose tail is lost when it is refused
-GROWTH = 2.0  # continued: insurance that the next save replaces; all of a session's sum up to 1.5 times the longest
+GROWTH = 3.0  # continued: insurance that the next save replaces; a session's files sum up to 4/3 of the longest
 
 
 @dataclass(frozen=True, slots=True)
