@@ -57,7 +57,10 @@ class Tokenizer:
         if lacking:
             raise BadModelFile(f"the vocabulary lacks {lacking[0]!r} and is not DeepSeek V4's")
         pairs = [cast("tuple[str, str]", tuple(merge.split(" ", 1))) for merge in merges]
-        engine = tokenizers.Tokenizer(tokenizers.models.BPE(ids, pairs))
+        try:
+            engine = tokenizers.Tokenizer(tokenizers.models.BPE(ids, pairs))
+        except Exception as fault:  # the package raises nothing narrower
+            raise BadModelFile(f"the vocabulary's merges do not fit its tokens: {fault}") from None
         engine.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex(DS4_PATTERN), "isolated")
 
         def encode_piece(piece: bytes) -> list[int]:
@@ -79,8 +82,11 @@ class Tokenizer:
             ids = spec["model"]["vocab"]
             # Without them the engine leaves markers in plain text alone; in chat we find them ourselves.
             engine = tokenizers.Tokenizer.from_str(json.dumps(spec | {"added_tokens": []}))
-        except (ValueError, KeyError, TypeError) as fault:
-            raise BadModelFile(f"{path} is not a tokenizer.json: {fault}") from None
+            token_bytes = [b""] * (1 + max([*ids.values(), *added.values()]))
+        except OSError:
+            raise
+        except Exception as fault:  # the package raises nothing narrower
+            raise BadModelFile(f"{path} is not a byte-level tokenizer.json: {fault}") from None
 
         def encode_piece(piece: bytes) -> list[int]:
             out: list[int] = []
@@ -91,7 +97,6 @@ class Tokenizer:
                 )
             return out
 
-        token_bytes = [b""] * (1 + max([*ids.values(), *added.values()]))
         for token, id in (ids | added).items():
             token_bytes[id] = token.encode() if token in added else _spelled(token)
         return cls(encode_piece, token_bytes, {token.encode(): id for token, id in added.items()})
@@ -133,7 +138,10 @@ class StreamDecoder:
 
 def _spelled(token: str) -> bytes:
     """The bytes of a token that is spelled in the byte alphabet."""
-    return bytes(_TO_BYTES[letter] for letter in token)
+    try:
+        return bytes(_TO_BYTES[letter] for letter in token)
+    except KeyError:
+        raise BadModelFile(f"the token {token!r} is not spelled in the byte alphabet") from None
 
 
 def _alternatives(specials: Iterable[bytes]) -> Iterable[bytes]:
