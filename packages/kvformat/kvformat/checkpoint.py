@@ -185,7 +185,7 @@ class Checkpoint:
         done = 0
         while done < span.nbytes:
             piece = buffer[: min(chunk, span.nbytes - done)]
-            self._fill_bytes(span.offset + done, piece)
+            self.read_at(span.offset + done, piece)
             yield piece
             done += len(piece)
 
@@ -224,26 +224,34 @@ class Checkpoint:
 
     def _read_bytes(self, span: Span) -> bytes:
         data = bytearray(span.nbytes)
-        self._fill_bytes(span.offset, memoryview(data))
+        self.read_at(span.offset, memoryview(data))
         return bytes(data)
 
     def _fill(self, span: Span, target: NDArray[Any]) -> None:
         if target.nbytes:
-            self._fill_bytes(span.offset, memoryview(cast("Any", target)).cast("B"))
+            self.read_at(span.offset, memoryview(cast("Any", target)).cast("B"))
         if sys.byteorder == "big":
             target.byteswap(inplace=True)
 
-    def _fill_bytes(self, offset: int, view: memoryview) -> None:
+    def read_at(self, offset: int, view: memoryview) -> None:
+        """Fill `view` from a byte offset. Leaves the file's position alone, so any number of threads may."""
         done = 0
         try:
-            self._file.seek(offset)
             while done < len(view):
-                count = self._file.readinto(view[done:])  # type: ignore[attr-defined]
+                count = _pread_into(self._file.fileno(), view[done:], offset + done)
                 if not count:
                     raise Truncated("the file became shorter while it was read", path=self.path, offset=offset + done)
                 done += count
         except (OSError, ValueError) as error:
             raise Unreadable(f"failed while it was read: {error}", path=self.path) from None
+
+
+def _pread_into(fd: int, view: memoryview, offset: int) -> int:
+    if hasattr(os, "preadv"):
+        return os.preadv(fd, [view], offset)
+    data = os.pread(fd, len(view), offset)  # older macOS
+    view[: len(data)] = data
+    return len(data)
 
 
 def _named_spans(layer: LayerSpans) -> Iterator[tuple[str, Span]]:
