@@ -80,20 +80,15 @@ class Catalog:
         self._index(path).forget(path.name)
         return True
 
-    def sweep(self, now: float, grace: float) -> list[Path]:
+    def sweep(self, now: float, grace: float) -> None:
         """Remove temps of dead writers and sidecars without a checkpoint that are older than `grace` seconds."""
         self.refresh()
-        removed = []
         for path, entry in list(self.entries()):
             age = now - entry.mtime
             orphan = entry.kind is Kind.SIDECAR and not path.with_name(path.name.removesuffix(SUFFIX)).exists()
-            if (
-                age > grace
-                and (orphan or (entry.kind is Kind.TEMP and is_dead_temp(path.name, age)))
-                and self.delete(path)
-            ):
-                removed.append(path)
-        return removed
+            dead = entry.kind is Kind.TEMP and is_dead_temp(path.name, age)
+            if age > grace and (orphan or dead) and self.delete(path):
+                log.info("kv cache swept %s", path)
 
     def _index(self, path: Path) -> DirectoryIndex:
         return self._indexes[path.parent != self.root]

@@ -57,6 +57,14 @@ def make_room(fd: int, size: int) -> None:
             raise
 
 
+def hold(fd: int) -> None:
+    """Wait until no other process of ours holds this file; it is ours until it is closed. No lock where there are none."""
+    lock = getattr(fcntl, "flock", None)
+    if lock is not None:
+        with contextlib.suppress(OSError):
+            lock(fd, fcntl.LOCK_EX)
+
+
 @contextlib.contextmanager
 def owned(directory: Path) -> Iterator[None]:
     """Hold the directory against our other processes while several steps must belong together.
@@ -65,9 +73,7 @@ def owned(directory: Path) -> Iterator[None]:
     """
     fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        if fcntl is not None:
-            with contextlib.suppress(OSError):
-                fcntl.flock(fd, fcntl.LOCK_EX)
+        hold(fd)
         yield
     finally:
         os.close(fd)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
 
 from kvformat import layout
@@ -15,7 +15,9 @@ from kvformat.checkpoint import open_regular
 from kvformat.errors import KVError
 from kvformat.prefix import prefix_digests
 from kvformat.scan import Entry, Kind, examine
-from kvformat.toolmap import find_tool_map, read_tool_map
+from kvformat.toolindex import ToolIndex
+
+UNSETTLED = (Kind.TRUNCATED, Kind.DAMAGED, Kind.FOREIGN, Kind.UNREADABLE)  # perhaps a copy that is still under way
 
 
 class DirectoryIndex:
@@ -24,9 +26,9 @@ class DirectoryIndex:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._entries: dict[str, Entry] = {}
+        self._unsettled: set[str] = set()
         self._by_length: dict[int, dict[bytes, set[str]]] = defaultdict(dict)
-        self._tool_ids: dict[bytes, str] = {}  # id → file name; the newest listed wins
-        self._tool_files: dict[str, tuple[int, int, float]] = {}  # what a map was read from: inode, size, mtime
+        self._tools: ToolIndex | None = None  # from the first question on
         self._prefixes: dict[str, frozenset[bytes]] = {}  # file name → keys of the shorter files that it covers
 
     def refresh(self) -> None:
@@ -39,32 +41,30 @@ class DirectoryIndex:
             self.forget(name)
         for name in sorted(names - self._entries.keys()):
             self.examine(name)
+        for name in list(self._unsettled):
+            if self._has_changed(self._entries[name]):
+                self.examine(name)
 
     def examine(self, name: str) -> Entry | None:
         """Read one entry anew, for example after it was written or touched."""
-        self.forget(name)
-        entry = examine(str(self.directory), name)
-        if entry is not None:
-            self._entries[name] = entry
-            if entry.kind is Kind.GOOD and entry.key and entry.header:
-                same_length = self._by_length[entry.header.text_bytes]
-                same_length.setdefault(bytes.fromhex(entry.key), set()).add(name)
+        known = self._entries.get(name)
+        entry = examine(str(self.directory), name, self._tools.show if self._tools else None)
+        if entry is None:
+            self.forget(name)
+            return None
+        if known and known.inode != entry.inode:
+            self._prefixes.pop(name, None)
+        self._unlist(name)
+        self._list(entry)
         return entry
 
     def forget(self, name: str) -> None:
-        entry = self._entries.pop(name, None)
         self._prefixes.pop(name, None)
-        if entry is None or entry.header is None or not entry.key:
-            return
-        same_length = self._by_length.get(entry.header.text_bytes, {})
-        names = same_length.get(bytes.fromhex(entry.key), set())
-        names.discard(name)
-        if not names:
-            same_length.pop(bytes.fromhex(entry.key), None)
-        if not same_length:
-            self._by_length.pop(entry.header.text_bytes, None)
+        if self._tools:
+            self._tools.forget(name)
+        self._unlist(name)
 
-    def entries(self) -> Collection[Entry]:
+    def entries(self) -> Iterable[Entry]:
         return self._entries.values()
 
     def get(self, name: str) -> Entry | None:
@@ -77,48 +77,59 @@ class DirectoryIndex:
             for name in sorted(self._by_length[length].get(digests[length], ())):
                 yield self._entries[name]
 
+    def _list(self, entry: Entry) -> None:
+        self._entries[entry.name] = entry
+        if entry.kind is Kind.GOOD and entry.key and entry.header:
+            same_length = self._by_length[entry.header.text_bytes]
+            same_length.setdefault(bytes.fromhex(entry.key), set()).add(entry.name)
+        elif entry.kind in UNSETTLED and entry.key:
+            self._unsettled.add(entry.name)
+
+    def _unlist(self, name: str) -> None:
+        self._unsettled.discard(name)
+        entry = self._entries.pop(name, None)
+        if entry is None or entry.header is None or not entry.key:
+            return
+        same_length = self._by_length.get(entry.header.text_bytes, {})
+        names = same_length.get(bytes.fromhex(entry.key), set())
+        names.discard(name)
+        if not names:
+            same_length.pop(bytes.fromhex(entry.key), None)
+        if not same_length:
+            self._by_length.pop(entry.header.text_bytes, None)
+
+    def _has_changed(self, entry: Entry) -> bool:
+        try:
+            info = (self.directory / entry.name).stat()
+        except OSError:
+            return True
+        return (info.st_ino, info.st_size, info.st_mtime) != (entry.inode, entry.size, entry.mtime)
+
     # ---- tool call ids
 
-    def find_tools(self, ids: Iterable[bytes]) -> dict[bytes, bytes]:
-        """id → block for those ids that some file's tool map holds; reads only the files that hold them.
+    def find_tools(self, ids: Set[bytes]) -> dict[bytes, bytes]:
+        """id → block for those ids that some file's tool map holds, as the directory is now.
 
-        Maps are read once per file and again when the file has changed.
+        Reads each map once, and then only the files that hold the ids; for an id that nobody holds, the changed files.
         """
-        wanted = set(ids)
-        if not wanted <= self._tool_ids.keys():
-            self._read_new_tool_maps()
-        found: dict[bytes, bytes] = {}
-        for name in {self._tool_ids[i] for i in wanted if i in self._tool_ids}:
-            pairs = self._tool_pairs(name)
-            found.update((i, block) for i, block in pairs if i in wanted)
+        if self._tools is None:
+            self._tools = ToolIndex()
+        self.refresh()
+        found = self._tools.find(self.directory, ids)
+        if len(found) < len(ids):
+            self._show_changed(self._tools)
+            found |= self._tools.find(self.directory, ids - found.keys())
         return found
 
-    def _read_new_tool_maps(self) -> None:
-        for name, entry in list(self._entries.items()):
-            if entry.kind is not Kind.GOOD or entry.header is None:
-                continue
+    def _show_changed(self, tools: ToolIndex) -> None:
+        directory = str(self.directory)
+        for name in [name for name, entry in self._entries.items() if entry.kind is Kind.GOOD]:
             try:
-                info = (self.directory / name).stat()
+                info = os.stat(f"{directory}/{name}")  # noqa: PTH116 - a Path per file would cost more than the stat
             except OSError:
                 continue
-            stamp = (info.st_ino, info.st_size, info.st_mtime)
-            if self._tool_files.get(name) == stamp:
-                continue
-            fresh = self.examine(name)
-            self._tool_files[name] = stamp
-            if fresh and fresh.header and fresh.header.ext_flags & layout.EXT_TOOL_MAP:
-                self._tool_ids.update((i, name) for i, _ in self._tool_pairs(name))
-
-    def _tool_pairs(self, name: str) -> list[tuple[bytes, bytes]]:
-        entry = self._entries.get(name)
-        if entry is None or entry.header is None:
-            return []
-        try:
-            with open_regular(self.directory / name) as file:
-                tools = find_tool_map(file, entry.header.payload_end, os.fstat(file.fileno()).st_size)
-                return list(read_tool_map(file, tools))
-        except KVError:
-            return []
+            if not tools.knows(name, info):
+                self.examine(name)
 
     # ---- which files a longer one covers
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kvformat import layout
 from kvformat.checkpoint import open_regular
-from kvformat.durable import not_written, sync
+from kvformat.durable import hold, not_written, sync
 from kvformat.errors import KVError, Mismatch
 from kvformat.header import Header, read_header
 
@@ -58,6 +58,7 @@ def _changing(path: Path) -> Iterator[tuple[int, Header]]:
     """The descriptor and the header of a sound file that is open for writing."""
     with open_regular(path, os.O_RDWR) as file:
         try:
+            hold(file.fileno())  # or two processes that touch at once would count one hit
             header = read_header(file)
             header.check(os.fstat(file.fileno()).st_size)
             yield file.fileno(), header

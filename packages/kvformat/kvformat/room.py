@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from kvformat.eviction import Candidate, EvictionPolicy, victims
 from kvformat.governor import Limits, Save
 from kvformat.identity import Identity
 from kvformat.policy import Skipped
+from kvformat.prefix import text_key
 from kvformat.sidecar import SUFFIX, read_sidecar
 
 log = logging.getLogger("kvformat.store")
@@ -64,18 +66,23 @@ class Room:
             )
         return None
 
-    def free(self, room: int, text: bytes, waiting: bytes) -> None:
-        """The disk is full below the budget: drop left-overs and evict until `room` bytes have come free."""
-        log.warning("kv cache: the disk is full, freeing %d bytes", room)
+    def free(self, incoming: int, text: bytes, waiting: bytes) -> None:
+        """The disk is full below the budget: drop left-overs and evict twice the incoming bytes, or else as many."""
+        log.info("kv cache: the disk is full, making room for %d bytes", incoming)
         self.catalog.sweep(self.clock(), grace=0)
-        self._evict(room, self.catalog.used(), text, waiting)
+        evicted = self.evicted
+        for room in (2 * incoming, incoming):
+            if self.evicted == evicted:
+                self._evict(room, self.catalog.used(), text, waiting)
 
     def trim(self) -> None:
         """Bring the directory down to its budget and sweep left-overs, as at the start of a server."""
-        with self.catalog.lock, owned(self.catalog.root):
-            for path in self.catalog.sweep(self.clock(), SWEEP_GRACE):
-                log.info("kv cache swept %s", path)
-            self._evict(0, self.options.budget, b"", b"")
+        try:
+            with owned(self.catalog.root), self.catalog.lock:
+                self.catalog.sweep(self.clock(), SWEEP_GRACE)
+                self._evict(0, self.options.budget, b"", b"")
+        except OSError as error:
+            log.warning("kv cache: %s cannot be trimmed: %s", self.catalog.root, os.strerror(error.errno or 0).lower())
 
     def candidates(self, incoming: bytes = b"") -> list[Candidate]:
         """What may be evicted, as the policy sees it, headers read anew. A candidate's key is its path."""
@@ -119,6 +126,7 @@ class Room:
         candidates = self.candidates(text)
         others = used - sum(candidate.bytes for candidate in candidates)
         protected = {str(path) for path, _ in self.catalog.prefixes_of(waiting)}
+        protected |= {str(place / f"{text_key(text)}.kv") for place in (self.catalog.root, self.catalog.own)}
         chosen = victims(
             candidates,
             budget=budget - others,

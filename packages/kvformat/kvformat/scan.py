@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -17,7 +17,7 @@ from kvformat.errors import KVError, NotACheckpoint, OtherDialect, Truncated, Un
 from kvformat.header import FRONT_BYTES, Header
 from kvformat.prefix import key_of_name
 
-_TEMP = re.compile(r".+\.kv\.tmp\.(\w+)(?:\..*)?")
+_TEMP = re.compile(r".+\.kv(?:\.json)?\.tmp\.(\w+)(?:\..*)?")
 SIDECAR_SUFFIX = ".kv.json"
 DAY = 86400.0
 
@@ -69,8 +69,11 @@ def scan(directory: str | os.PathLike[str]) -> Iterator[Entry]:
             yield entry
 
 
-def examine(directory: str, name: str) -> Entry | None:
-    """One entry by name, or None if it is no longer there."""
+Visitor = Callable[[str, int, os.stat_result, Header], None]
+
+
+def examine(directory: str, name: str, visit: Visitor | None = None) -> Entry | None:
+    """One entry by name, or None if it is no longer there. `visit` may read on in a good file that is open anyway."""
     path = f"{directory}/{name}"
     if not name.endswith(".kv"):
         return _by_stat(path, name, _kind_of_name(name))
@@ -85,12 +88,13 @@ def examine(directory: str, name: str) -> Entry | None:
         if not stat.S_ISREG(info.st_mode):
             is_directory = stat.S_ISDIR(info.st_mode)
             return Entry(name, Kind.DIRECTORY if is_directory else Kind.UNREADABLE, problem="is not a regular file")
-        front = os.read(fd, FRONT_BYTES)
+        kind, header, problem = _classify(os.read(fd, FRONT_BYTES), info.st_size)
+        if visit and header and kind is Kind.GOOD:
+            visit(name, fd, info, header)
     except OSError as error:
         return Entry(name, Kind.UNREADABLE, problem=os.strerror(error.errno or 0).lower())
     finally:
         os.close(fd)
-    kind, header, problem = _classify(front, info.st_size)
     return Entry(name, kind, info.st_size, info.st_mtime, info.st_ino, header, problem)
 
 

@@ -43,7 +43,8 @@ def update_sidecar(checkpoint: Path, **changes: Any) -> Sidecar:
     """Change some fields and keep the rest, unknown keys included."""
     path = sidecar_path(checkpoint)
     known = _read(path) | changes
-    data = json.dumps({key: value for key, value in known.items() if value}, ensure_ascii=False).encode()
+    empty = [f.name for f in fields(Sidecar) if not known.get(f.name)]
+    data = json.dumps({key: known[key] for key in known if key not in empty}, ensure_ascii=False).encode()
     replace_durably(path, len(data), lambda file: file.write(data))
     return read_sidecar(checkpoint)
 

@@ -1,0 +1,121 @@
+"""Find the longest checkpoint of a prompt in big directories: python bench/bench_lookup.py [--repeats N]
+
+Ours against upstream's method written out directly (list, read every header, hash the prompt once per file) in the same run,
+and beside what ds4's C program needed on another machine. Text lengths are spread over the prompt, all distinct, which is
+the worst case for both. Cold is a new process's first question (the page cache is warm), warm is any later one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import platform
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from kvformat import layout
+from kvformat.header import FRONT_BYTES, Header
+from kvformat.identity import Identity
+from kvformat.prefix import text_key
+from kvformat.shapes import FLASH
+from kvformat.store import Store
+
+FILES = (1_000, 5_000)
+PROMPTS = (20_000, 200_000, 1_000_000)  # bytes
+TOKENS = 2_048
+CTX = 32_768
+
+# ds4's C lookup at these sizes, warm, in ms: golden/bench.json "lookup".warm_find_ms_min, another machine.
+C_WARM = {
+    (1_000, 20_000): 66.16,
+    (1_000, 200_000): 800.46,
+    (1_000, 1_000_000): 3941.93,
+    (5_000, 20_000): 393.95,
+    (5_000, 200_000): 4943.04,
+    (5_000, 1_000_000): 14601.33,
+}
+
+
+def fill(directory: Path, files: int, prompt: bytes) -> Path:
+    """Sparse checkpoints with texts of `files` distinct lengths; only the one of 90 % of the prompt is its prefix."""
+    hit = len(prompt) * 9 // 10
+    for number in range(files):
+        length = len(prompt) * (number + 1) // files
+        key = hashlib.sha1(number.to_bytes(4, "little")).hexdigest()
+        write_sparse(directory / f"{key}.kv", b"", length)
+    winner = directory / f"{text_key(prompt[:hit])}.kv"
+    write_sparse(winner, prompt[:hit], hit)
+    return winner
+
+
+def write_sparse(path: Path, text: bytes, text_bytes: int) -> None:
+    payload = FLASH.payload_bytes(TOKENS)
+    header = Header(
+        layout.KVC_MAGIC, layout.KVC_VERSION, 2, 1, 0, 0, TOKENS, 0, CTX, 2, bytes(3), 1, 1, payload, text_bytes
+    )
+    with path.open("wb") as file:
+        file.write(header.encode() + text)
+        file.truncate(header.payload_end)
+
+
+def ours(store: Store, prompt: bytes) -> Path | None:
+    return next((match.path for match in store.candidates(prompt) if match.usable), None)
+
+
+def upstream(directory: Path, prompt: bytes) -> Path | None:
+    """As ds4 does it for every request: every header again, and the prompt's start hashed again for every file."""
+    best, longest = None, -1
+    for name in os.listdir(directory):  # noqa: PTH208
+        with (directory / name).open("rb") as file:
+            header = Header.decode(file.read(FRONT_BYTES))
+        if longest < header.text_bytes <= len(prompt) and text_key(prompt[: header.text_bytes]) == name[:40]:
+            best, longest = directory / name, header.text_bytes
+    return best
+
+
+def milliseconds(question: Callable[[], Path | None], expected: Path, repeats: int) -> float:
+    """Median time of a question, every answer checked."""
+    times = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        answer = question()
+        times.append((time.perf_counter() - started) * 1e3)
+        assert answer == expected, answer
+    return statistics.median(times)
+
+
+def compare(files: int, prompt: bytes, repeats: int) -> None:
+    identity = Identity(FLASH, 2)
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        winner = fill(directory, files, prompt)
+        store = Store(directory, identity, CTX)
+        cold = milliseconds(lambda: ours(Store(directory, identity, CTX), prompt), winner, min(repeats, 5))
+        ours(store, prompt)
+        warm = milliseconds(lambda: ours(store, prompt), winner, repeats)
+        direct = milliseconds(lambda: upstream(directory, prompt), winner, 2)
+    c_program = C_WARM[files, len(prompt)]
+    print(
+        f"{files:>6,}{len(prompt):>11,}{cold:>10.1f}{warm:>10.2f}{direct:>12.0f}{c_program:>10.0f}{direct / warm:>9.0f}x"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=20)
+    repeats = parser.parse_args().repeats
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}; median milliseconds")
+    print(f"{'files':>6}{'prompt B':>11}{'ours cold':>10}{'ours warm':>10}{'upstream':>12}{'C warm':>10}{'faster':>10}")
+    rng = random.Random(1)
+    for files in FILES:
+        for size in PROMPTS:
+            compare(files, rng.randbytes(size), repeats)
+
+
+if __name__ == "__main__":
+    main()
