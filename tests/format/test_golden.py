@@ -7,7 +7,7 @@ import json
 import shutil
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from kvformat.state import empty_state
 from kvformat.writer import Contents
 from kvtools.opening import open_settled
 from kvtools.verifying import Verdict, verify
-from strategies import built
+from strategies import built, random_state
 
 SHAPES = (TINY, *KNOWN)
 
@@ -158,7 +158,7 @@ def test_ratios_settle_an_ambiguous_file(short_and_long: tuple[Path, Path]) -> N
     assert verify(short).verdict is Verdict.AMBIGUOUS
     assert verify(short, TINY.ratios).verdict is Verdict.OK
     assert verify(short, (0, 128, 4, 0, 4)).verdict is Verdict.OK  # the size cannot tell an order
-    assert verify(short, (0, 128, 4, 128, 4)).verdict is Verdict.DAMAGED
+    assert verify(short, (0, 128, 4, 128, 4)).verdict is Verdict.MISMATCH
 
 
 def test_a_longer_file_of_the_directory_settles_an_ambiguous_one(short_and_long: tuple[Path, Path]) -> None:
@@ -167,6 +167,14 @@ def test_a_longer_file_of_the_directory_settles_an_ambiguous_one(short_and_long:
     with open_settled(short) as checkpoint:
         assert checkpoint.shape.ratios == TINY.ratios
     assert verify(short).verdict is Verdict.OK
+
+
+def test_a_neighbour_of_another_model_does_not_condemn_a_file(short_and_long: tuple[Path, Path]) -> None:
+    short, _ = short_and_long
+    other = replace(TINY, ratios=(128, 128, 4, 128, 4))
+    contents = Contents.from_state(random_state(other, 200, 4096), b"x", reason="cold", quant_bits=2, now=1)
+    short.with_name("longer.kv").write_bytes(built(contents))
+    assert verify(short).verdict is Verdict.AMBIGUOUS
 
 
 # ---- the real shapes, from FORMAT 1.3

@@ -5,16 +5,28 @@ from __future__ import annotations
 import os
 import sys
 from importlib.metadata import version
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from kvformat.errors import KVError
 from kvtools.commands import checking, reading
 from kvtools.options import FINE, INTERRUPTED, PROBLEMS, USAGE, exit_code
+from kvtools.output import safe
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+class Verbs(click.Group):
+    """The group. It meets a reader of our output who has seen enough before click does, which would call that exit code 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return FINE
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(version("ds4kv"), prog_name="kvtool")
 def kvtool() -> None:
     """Open, check and understand DeepSeek-V4 KV checkpoints (.kv files of ds4-server)."""
@@ -35,11 +47,8 @@ def main() -> NoReturn:
         error.show()
         code = error.exit_code
     except KVError as error:
-        click.echo(f"kvtool: {error}", err=True)
+        click.echo(f"kvtool: {safe(os.fsencode(str(error)))}", err=True)
         code = exit_code([error.code]) or PROBLEMS
-    except BrokenPipeError:  # the reader of our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = FINE
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         code = INTERRUPTED

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from kvformat.checkpoint import Checkpoint
-from kvformat.errors import KVError, Mismatch
+from kvformat.errors import Damaged, KVError, Mismatch
 from kvformat.payload import Words
 from kvformat.scan import Kind, scan
 from kvformat.shapes import KNOWN, RATIOS, Shape
@@ -39,21 +39,30 @@ def files_of(paths: Sequence[Path]) -> Iterator[Path]:
             yield path
 
 
+def still_there(files: Iterable[Path], named: Collection[Path]) -> Iterator[Path]:
+    """The files without those that a directory listed and that are gone by now: others may be using it."""
+    return (path for path in files if path in named or path.exists())
+
+
 def open_settled(path: Path, hint: Shape | tuple[int, ...] | None = None) -> Checkpoint:
     """Open a file; if several layer patterns fit it, try the hint, then the longer files of its directory."""
     shapes = (hint, *KNOWN) if isinstance(hint, Shape) else KNOWN
+    ratios = hint if isinstance(hint, tuple) else None
     checkpoint = Checkpoint.open(path, shapes)
     payload = checkpoint.payload
-    if payload is None or (payload.shape is not None and hint is None):
-        return checkpoint
-    if isinstance(hint, tuple):
-        settled: tuple[Shape, ...] = (_with_ratios(hint, payload.words, path),)
-    elif payload.shape is None:
-        settled = tuple(s for s in _longer_shapes(path.parent) if _same_model(s, payload.words))
-    else:
+    if payload is None or (payload.shape is not None and ratios is None):
         return checkpoint
     checkpoint.close()
-    return Checkpoint.open(path, (*settled, *KNOWN))
+    if ratios is not None:
+        settled: tuple[Shape, ...] = (_with_ratios(ratios, payload.words, path),)
+    else:
+        settled = tuple(s for s in _longer_shapes(path.parent) if _same_model(s, payload.words))
+    try:
+        return Checkpoint.open(path, (*settled, *KNOWN))
+    except Damaged as error:  # the file was sound a moment ago, so it is the shapes that do not fit
+        if ratios is None:
+            return Checkpoint.open(path, shapes)
+        raise Mismatch("--shape does not fit", path=path, expected=error.expected, found=error.found) from None
 
 
 def _with_ratios(ratios: tuple[int, ...], words: Words, path: Path) -> Shape:

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 import click
 
-from kvformat.errors import Damaged, KVError, NotACheckpoint, Truncated, Unreadable
+from kvformat.errors import Damaged, KVError, Mismatch, NotACheckpoint, Truncated, Unreadable
 from kvformat.shapes import Shape
 from kvtools.opening import parse_shape
 
 FINE, PROBLEMS, USAGE, UNREADABLE, INTERRUPTED = 0, 1, 2, 3, 130
-UNSOUND = frozenset({NotACheckpoint.code, Truncated.code, Damaged.code})
+UNSOUND = frozenset({NotACheckpoint.code, Truncated.code, Damaged.code, Mismatch.code})
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -46,11 +46,16 @@ def print_fields(pairs: Iterable[tuple[str, object]]) -> None:
 
 
 def print_json(value: Any) -> None:
-    click.echo(json.dumps(value, ensure_ascii=False, indent=2))
+    click.echo(_encoded(value, indent=2))
 
 
 def print_jsonl(value: Any) -> None:
-    click.echo(json.dumps(value, ensure_ascii=False))
+    click.echo(_encoded(value))
+
+
+def _encoded(value: Any, indent: int | None = None) -> str:
+    """JSON in UTF-8, and the bytes of a file name that are none as the escapes that Python makes of them."""
+    return json.dumps(value, ensure_ascii=False, indent=indent).encode("utf-8", "backslashreplace").decode()
 
 
 def mib(count: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from kvtools.opening import files_of
+from kvtools.opening import files_of, still_there
 from kvtools.options import exit_code, output_options, paths_argument, shape_option
 from kvtools.output import print_json, print_jsonl, progress
 
@@ -23,7 +23,7 @@ def verify(paths: tuple[Path, ...], style: str | None, shape: Any) -> None:
 
     files = list(files_of(paths))
     reports = []
-    for path in progress(files, "verifying", len(files)):
+    for path in progress(still_there(files, paths), "verifying", len(files)):
         found = verifying.verify(path, shape)
         reports.append(found)
         if style == "jsonl":

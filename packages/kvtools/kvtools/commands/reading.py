@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -9,9 +10,9 @@ from typing import Any
 
 import click
 
-from kvtools.opening import files_of
+from kvtools.opening import files_of, still_there
 from kvtools.options import directory_argument, exit_code, output_options, paths_argument, shape_option
-from kvtools.output import print_json, print_jsonl, print_table, progress
+from kvtools.output import print_json, print_jsonl, print_table, progress, safe
 
 
 @click.command()
@@ -45,14 +46,16 @@ def inspect(paths: tuple[Path, ...], style: str | None, shape: Any, full_map: bo
     from kvtools import hexdump, inspecting, report
 
     files = list(files_of(paths))
+    if not files and style is None:
+        click.echo("no .kv file to inspect", err=True)
     if as_hex:
         for path in files:
-            click.echo(path)
+            click.echo(safe(os.fsencode(path)))
             print_table(hexdump.COLUMNS, hexdump.annotated(path))
         return
     codes = []
     reports = []
-    for number, path in enumerate(progress(files, "inspecting", len(files))):
+    for number, path in enumerate(progress(still_there(files, paths), "inspecting", len(files))):
         if style is None:
             click.echo(nl=number > 0)
             error = report.show(path, shape, full_map or len(files) == 1, full_map)
