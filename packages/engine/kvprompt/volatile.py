@@ -36,12 +36,6 @@ VOLATILE = (
         "coding agents: the day, or the minute, in their environment section",
         by_default=False,
     ),
-    Volatile(
-        "git-status",
-        re.compile(r"^gitStatus:.*?(?=^[A-Za-z]+:|\n\n\n|\Z)", re.MULTILINE | re.DOTALL),
-        "Claude Code: branch, changed files and last commits when the session began",
-        by_default=False,
-    ),
 )
 DEFAULT_VOLATILE = tuple(entry.name for entry in VOLATILE if entry.by_default)
 
