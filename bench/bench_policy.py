@@ -90,12 +90,12 @@ class Server:
     def request(self, prompt: Block, answer: Block | None, anchor: int, reached: int) -> None:
         chain = set(prompt.chain())
         if self.live in chain:
-            start = cached = self.live.end
+            start = self.live.end
         else:
             if self.live:
                 self.save(self.live, self.live.end, Reason.EVICT, waiting=prompt)
-            start = cached = self.stored = self.load(chain, prompt.end)
-        self.prefill(prompt, start, reached, self.cold_points(prompt.end, anchor, cached))
+            start = self.stored = self.load(chain, prompt.end)
+        self.prefill(prompt, start, reached, self.cold_points(prompt.end, anchor, start))
         if answer:
             self.decode(answer, prompt.end)
         self.live = answer
@@ -151,33 +151,44 @@ class Server:
             return
         self.files.append(new)
         self.ledger.wrote(wanted)
-        self.stored = max(self.stored, tokens) if self.strategy.our_saves else self.stored
+        if self.strategy.our_saves:
+            self.stored = max(self.stored, tokens)
 
     def evict(self, room: int, new: File | None = None, waiting: Block | None = None) -> None:
-        longest: dict[Block, int] = defaultdict(int)
-        for f in [*self.files, *([new] if new else [])]:
-            for block in f.block.chain():
-                longest[block] = max(longest[block], f.tokens)
-        incoming = set(new.block.chain()) if new else set()
-        needed = set(waiting.chain()) if waiting else set()
-        candidates, protected = [], set()
-        for i, f in enumerate(self.files):
-            superseded = new is not None and f.prefixes(incoming, new.tokens)
-            covered = longest[f.block] > f.tokens
-            header = (f.tokens, f.bytes, f.hits, f.created, f.last_used, f.reason)
-            candidates.append(Candidate(str(i), *header, covered=covered, superseded=superseded))
-            if self.strategy.eviction == "ours" and waiting and f.prefixes(needed, waiting.end):
-                protected.add(str(i))
+        """Make room; only ours knows which files the waiting request will want next."""
+        wanted = set(waiting.chain()) if waiting and self.strategy.eviction == "ours" else set()
         gone = victims(
-            candidates,
+            self.candidates(new),
             budget=self.budget,
             incoming_bytes=room,
             now=self.now,
             policy=self.strategy.eviction,
-            protected=protected,
+            protected={str(i) for i, f in enumerate(self.files) if f.block in wanted},
         )
-        lost = {c.key for c in gone}
-        self.files = [f for i, f in enumerate(self.files) if str(i) not in lost]
+        lost = {int(c.key) for c in gone}
+        self.files = [f for i, f in enumerate(self.files) if i not in lost]
+
+    def candidates(self, new: File | None) -> list[Candidate]:
+        """The directory as the evictor sees it; a candidate's key is its place in `files`."""
+        reach: dict[Block, int] = defaultdict(int)  # the longest file through each block
+        for f in [*self.files, *([new] if new else [])]:
+            for block in f.block.chain():
+                reach[block] = max(reach[block], f.tokens)
+        incoming = set(new.block.chain()) if new else set()
+        return [
+            Candidate(
+                key=str(i),
+                tokens=f.tokens,
+                bytes=f.bytes,
+                hits=f.hits,
+                created=f.created,
+                last_used=f.last_used,
+                reason=f.reason,
+                covered=reach[f.block] > f.tokens,
+                superseded=new is not None and f.prefixes(incoming, new.tokens),
+            )
+            for i, f in enumerate(self.files)
+        ]
 
 
 @dataclass(frozen=True, slots=True)

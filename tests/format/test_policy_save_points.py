@@ -83,6 +83,9 @@ class TestStoreLen:
     def test_upstream_aligns_last(self) -> None:
         assert store_len(10500, Knobs(order="trim-then-align")) == 10240
 
+    def test_a_cut_to_nothing_is_no_cut(self) -> None:
+        assert store_len(100, Knobs(min_tokens=0, trim=0)) == 100
+
     @given(tokens, knobs)
     @example(0, Knobs(min_tokens=0))
     def test_whole_or_cut_on_the_grid(self, prompt: int, k: Knobs) -> None:
@@ -148,6 +151,14 @@ class TestColdSaves:
     def test_long_anchor_gives_way_to_a_boundary_below_it(self) -> None:
         assert cold_saves(30_700, Knobs(), anchor=30_500).saves == (28_640,)
 
+    @pytest.mark.parametrize(("cached", "saves"), [(28_639, (28_640,)), (28_640, ())])
+    def test_nothing_is_saved_below_what_was_restored(self, cached: int, saves: tuple[int, ...]) -> None:
+        assert cold_saves(30_700, Knobs(), anchor=30_500, cached=cached).saves == saves
+
+    @pytest.mark.parametrize(("prompt", "saves"), [(30_000, (30_000,)), (30_001, ())])
+    def test_cold_max_itself_is_still_saved(self, prompt: int, saves: tuple[int, ...]) -> None:
+        assert cold_saves(prompt, Knobs(align=0, trim=0)).saves == saves
+
     def test_case_24_hit_below_the_anchor_refreshes_it(self) -> None:
         k = Knobs(min_tokens=4, align=8, trim=2)
         assert 28 in cold_saves(40, k, anchor=28, cached=16).saves
@@ -199,6 +210,10 @@ class TestContinued:
         only_ours = [(r[1], r[2]) for ours, r in zip(due, rows, strict=True) if ours and not r[3]]
         assert (2079, 0) in only_ours
         assert all(length != marker for length, marker in only_ours)
+
+    @pytest.mark.parametrize(("length", "due"), [(511, False), (512, True)])
+    def test_nothing_below_the_minimum(self, length: int, due: bool) -> None:
+        assert continued_due(length, 0, Knobs(interval=256, align=0)) == due
 
     def test_case_27_odd_start_and_chunk(self) -> None:
         k = Knobs(min_tokens=1, interval=16, align=0)
