@@ -54,6 +54,9 @@ class ToolMemory:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, id: str) -> bool:
+        return id in self._entries
+
     @property
     def nbytes(self) -> int:
         """Bytes held: every distinct block once, and the ids."""

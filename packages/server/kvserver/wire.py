@@ -2,14 +2,15 @@
 
 The web layer submits a `Job` and reads its messages in order: at most one `Started`, then `Piece`s, then exactly one
 `Finished` or `Failed`. It sets `job.cancelled` when the client has gone; the engine then stops within one chunk.
+`Backend` is all that it knows of the engine.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from kvprompt.conversation import Conversation, Turn
 from kvprompt.events import Arguments, Broken, CallEnd, Reasoning, Text
@@ -52,11 +53,14 @@ class Logprob:
     top: tuple[tuple[bytes, float], ...] = ()
 
 
+Shown = Reasoning | Text | Call | Arguments | CallEnd | Broken
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Something to show. In /v1/completions only `Text` occurs, with reasoning and markup raw in it."""
 
-    event: Reasoning | Text | Call | Arguments | CallEnd | Broken
+    event: Shown
     logprobs: tuple[Logprob, ...] = ()
 
 
@@ -92,3 +96,46 @@ class Job:
     send: Callable[[Message], None]
     logprobs: int | None = None
     cancelled: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One line of counters for /metrics, `ds4kv_` and `name`: a value for each value of `label`, or one under ""."""
+
+    name: str
+    help: str
+    values: Mapping[str, float]
+    label: str = ""
+    kind: Literal["counter", "gauge"] = "counter"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What /health and /metrics show. `queued` counts the requests that wait, `sessions` the live conversations."""
+
+    state: Literal["loading", "ready", "stopping"]
+    queued: int = 0
+    sessions: int = 0
+    metrics: tuple[Metric, ...] = ()
+
+
+class Backend(Protocol):
+    """The engine as the web layer sees it. Any thread may call; only `count_tokens` and `close` take their time."""
+
+    def submit(self, job: Job) -> None:
+        """Queue a job. Raises errors.QueueFull or errors.ShuttingDown."""
+
+    def count_tokens(self, conversation: Conversation) -> int:
+        """The tokens of the prompt that this conversation would be."""
+
+    def status(self) -> Status:
+        """How things stand."""
+
+    def describe(self) -> str:
+        """One sentence for the start line: model, context, and files, bytes, budget and oldest of the directory."""
+
+    def stop(self) -> None:
+        """Take no more jobs, fail those that wait, and let those that run end where they are, with a proper Finished."""
+
+    def close(self) -> None:
+        """After `stop`: wait for the engine's thread and save every live session."""

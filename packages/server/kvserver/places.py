@@ -1,0 +1,44 @@
+"""Where a prefill pauses: to leave a point for a client that comes back, and to save. Arithmetic on bytes and tokens only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvformat.policy import ColdPlan, Knobs, cold_saves
+from kvprompt.markers import ASSISTANT, THINK, USER
+from kvprompt.render import RenderedPrompt
+
+from .track import Track
+
+TURNS = 2  # a client that edits one of its last turns starts there again
+
+
+def returns(prompt: RenderedPrompt, track: Track) -> Iterator[int]:
+    """Positions to which a client may return: the prompt's end, before its open think mark, before its last user turns."""
+    yield track.tokens
+    end = len(prompt.text)
+    if prompt.opens_thinking and (position := track.position(end - len(THINK))):
+        yield position
+    for _ in range(TURNS):
+        end = prompt.text.rfind(USER.encode(), 0, end)
+        if end > 0 and (position := track.position(end)):
+            yield position
+
+
+def cold_points(text: bytes, track: Track, knobs: Knobs, *, cached: int) -> ColdPlan:
+    """The cold saves of a prompt of which `cached` tokens were restored."""
+    return cold_saves(track.tokens, knobs, anchor=_anchor(text, track), cached=cached)
+
+
+def frontiers(start: int, end: int, knobs: Knobs) -> Iterator[int]:
+    """The continued frontiers that a prefill from `start` to `end` reaches."""
+    if knobs.step:
+        first = (start // knobs.step + 1) * knobs.step
+        yield from (position for position in range(first, end + 1, knobs.step) if position >= knobs.min_tokens)
+
+
+def _anchor(text: bytes, track: Track) -> int:
+    """Position of the last user marker before the first assistant marker; 0 if it is cached already or there is none."""
+    first = text.find(ASSISTANT.encode())
+    at = text.rfind(USER.encode(), 0, first if first >= 0 else len(text))
+    return (track.position(at) or 0) if at > 0 else 0

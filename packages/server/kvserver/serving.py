@@ -1,0 +1,322 @@
+"""One request from its conversation to its answer: render, plan, take the state up, prefill, generate, keep.
+
+Runs in the engine's thread. What it leaves for the next request are points: the places where clients come back, each with the
+text that they will then send.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from kvformat.errors import KVError
+from kvformat.policy import Knobs, Reason
+from kvformat.store import Match, Store
+from kvprompt.conversation import Conversation, Dialect, Thinking
+from kvprompt.keys import Key, next_key
+from kvprompt.markers import EOS, THINK, UNTHINK
+from kvprompt.render import RenderedPrompt, ReplayCount, Style, render, render_continuation
+from kvprompt.replay import Source, ToolMemory
+
+from .generation import Answer, Draw, Ends, Shower, finished, generate
+from .keeping import Keeper
+from .loading import Loaded
+from .places import cold_points, frontiers, returns
+from .plan import SHORT, TAIL, Plan, decide
+from .slots import Slot, Slots
+from .track import Track
+from .wire import Failed, Finished, Job, Started, Usage
+
+log = logging.getLogger("kvserver")
+
+
+class Refused(Exception):
+    """The request ends with this message."""
+
+    def __init__(self, failed: Failed) -> None:
+        self.failed = failed
+        super().__init__(failed.message)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A request under way. `suffix` are the tokens that the state still lacks; `track` maps bytes to tokens from its start."""
+
+    job: Job
+    prompt: RenderedPrompt
+    plan: Plan
+    suffix: list[int]
+    track: Track
+    usage: Usage
+    continues: bool  # the client sent results only; the rest of the prompt is what the slot knows
+
+    @property
+    def slot(self) -> Slot:
+        return self.plan.target
+
+
+class Serving:
+    """All that outlives a request: slots, store, tool memory, counters."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        slots: Slots,
+        store: Store | None,
+        style: Style,
+        knobs: Knobs,
+        memory: ToolMemory | None,
+        draw: Callable[[Conversation], Draw],
+    ) -> None:
+        self.tokenizer = loaded.tokenizer
+        self.slots = slots
+        self.store = store
+        self.style = style
+        self.knobs = knobs
+        self.memory = memory
+        self.keeper = Keeper(slots, store, knobs, loaded.tokenizer, memory)
+        self.sources: Counter[str] = Counter()
+        self.tokens: Counter[str] = Counter()
+        self._draw = draw
+        self._eos, *think = (self.tokenizer.encode_chat(marker.encode())[0] for marker in (EOS, THINK, UNTHINK))
+        self._think_ids = frozenset(think)
+
+    def serve(self, job: Job, stopping: Callable[[], bool]) -> None:
+        """Answer one job. Raises Refused for what the client must be told; any other error is a fault of ours."""
+        prompt, continues = self.render(job.conversation)
+        times = Times()
+        work = self._take_up(job, prompt, continues)
+        times.restored()
+        job.send(Started(work.usage))
+        work = self._prefill_or_retry(work, stopping)
+        times.prefilled()
+        answer, done = self._answer(work, stopping)
+        job.send(done)
+        times.generated()
+        self._keep(work, answer, done)
+        self._report(work, answer, done, times)
+
+    # ---- the prompt
+
+    def render(self, conversation: Conversation) -> tuple[RenderedPrompt, bool]:
+        """The whole prompt, or, for results whose calls the client left out, what follows the state that waits for them."""
+        self._recall_tools(conversation)
+        orphans = set(conversation.orphans)
+        if not orphans:
+            return render(conversation, self.style, self.memory), False
+        slot = next((slot for slot in self.slots if slot.call_ids and orphans <= slot.call_ids), None)
+        if slot is None or slot.end is None:
+            missing = ", ".join(sorted(orphans))
+            raise Refused(
+                Failed(400, f"continuation state not available for {missing}; replay the full messages history")
+            )
+        start = next(i for i, message in enumerate(conversation.messages) if message.result_ids)
+        text = slot.end.text + render_continuation(conversation, start, self.style)
+        return RenderedPrompt(text, 0, conversation.thinking.within(self.style.context), ReplayCount()), True
+
+    def _recall_tools(self, conversation: Conversation) -> None:
+        """Look the blocks of unknown call ids up on disk."""
+        if self.memory is None or self.store is None:
+            return
+        ids = {call.id for message in conversation.messages for call in message.calls if call.id}
+        wanted = {id.encode("utf-8", "surrogateescape"): id for id in ids if id not in self.memory}
+        for id, block in self.store.find_tools(wanted).items() if wanted else ():
+            self.memory.remember([wanted[id]], block, Source.DISK)
+
+    # ---- the state
+
+    def _take_up(self, job: Job, prompt: RenderedPrompt, continues: bool) -> Work:
+        """Decide where to start, and go there; a file that fails is left out and the next candidate is tried."""
+        while True:
+            plan = decide(prompt.text, self.slots, self.store)
+            suffix = self.tokenizer.encode_chat(prompt.text, start=plan.start_bytes)
+            total = plan.start + len(suffix)
+            if total >= self.style.context:
+                raise Refused(self._too_long(total, job.conversation))
+            try:
+                self._go_to(plan, prompt.text)
+            except KVError as error:
+                if plan.match is None:
+                    raise
+                self._give_up(plan.match, error.problem)
+                continue
+            slot = plan.target
+            slot.dialect = job.conversation.dialect
+            track = Track(len(slot), plan.start_bytes)
+            track.extend(len(self.tokenizer.token_bytes[id]) for id in suffix)
+            return Work(job, prompt, plan, suffix, track, Usage(track.tokens, plan.start), continues)
+
+    def _give_up(self, match: Match, why: str) -> None:
+        assert self.store is not None
+        if match.path.exists():  # one that vanished may come back
+            self.store.mark_bad(match, why)
+
+    def _go_to(self, plan: Plan, prompt: bytes) -> None:
+        """Bring the target slot to the plan's start. What it held is saved first where that would be lost."""
+        slot, point = plan.target, plan.point
+        if plan.source in ("live", "rewind"):
+            assert point is not None
+            if slot.beyond(point) > TAIL:
+                self.keeper.evict(slot, prompt)
+            if len(slot) != point.length:
+                slot.rewind(point)
+        else:
+            self.keeper.evict(slot, prompt)
+            self._fill(plan, prompt)
+        if len(prompt) > SHORT:
+            self.slots.promote(slot)
+        self.slots.touch(slot, slot.end)
+
+    def _fill(self, plan: Plan, prompt: bytes) -> None:
+        if plan.match is not None:
+            self._restore(plan.target, plan.match, prompt)
+        elif plan.origin is not None and plan.point is not None:
+            self.slots.copy(plan.origin, plan.point, plan.target)
+        else:
+            plan.target.clear()
+
+    def _restore(self, slot: Slot, match: Match, prompt: bytes) -> None:
+        """Read a file straight into spare buffers; the session becomes it only when all is good."""
+        assert self.store is not None
+        with self.store.open(match, prompt) as checkpoint:
+            with slot.session.incoming(len(checkpoint.token_ids())) as state:
+                checkpoint.read_into(state)
+            pairs = list(checkpoint.tool_pairs())
+            text = checkpoint.text()
+        self.store.touched(match)
+        slot.forget()
+        if text.endswith(EOS.encode()) and slot.session.tokens[-1] != self._eos:
+            slot.session.feed([self._eos])  # upstream's visible keys promise an EOS that was never fed
+        self.slots.add(slot, text)
+        slot.on_disk = match.tokens
+        if self.memory is not None:
+            for id, block in pairs:
+                self.memory.remember([id.decode("utf-8", "surrogateescape")], block, Source.DISK)
+
+    def _too_long(self, total: int, conversation: Conversation) -> Failed:
+        sentence = f"the prompt has {total} tokens, the context {self.style.context}; shorten it or raise --ctx"
+        members = {"n_prompt_tokens": total, "n_ctx": self.style.context}
+        return Failed(400, sentence, "context_length_exceeded", members)
+
+    # ---- prefill
+
+    def _prefill_or_retry(self, work: Work, stopping: Callable[[], bool]) -> Work:
+        """Prefill; if that fails right after a restore, the file is to blame: once more without it."""
+        try:
+            self._prefill(work, stopping)
+            return work
+        except (KVError, RuntimeError):
+            work.slot.clear()
+            if work.plan.match is None:
+                raise
+            self._give_up(work.plan.match, "the prefill after its restore failed")
+        again = self._take_up(work.job, work.prompt, work.continues)
+        self._prefill(again, stopping)
+        return again
+
+    def _prefill(self, work: Work, stopping: Callable[[], bool]) -> None:
+        """Feed the suffix; at the places where someone may come back, leave a point, and save where that is due."""
+        slot, base = work.slot, len(work.slot)
+        saves = self._saves(work)
+        places = {*returns(work.prompt, work.track), *saves}
+
+        def at_border(done: int, _: int) -> None:
+            position = base + done
+            if position in places:
+                point = self.slots.add(slot, work.prompt.text[: work.track.byte(position)])
+                if position in saves:
+                    self.keeper.save(slot, point, saves[position], work.prompt.text)
+
+        def stop() -> bool:
+            return stopping() or work.job.cancelled.is_set()
+
+        fed = slot.session.feed(work.suffix, cuts=places, progress=at_border, stop=stop)
+        self.tokens["prefilled"] += fed
+        if fed < len(work.suffix):
+            if len(slot):
+                self.slots.add(slot, work.prompt.text[: work.track.byte(len(slot))])  # a retry goes on here
+            raise Refused(Failed(503, "the server is stopping" if stopping() else "the client has gone"))
+
+    def _saves(self, work: Work) -> dict[int, Reason]:
+        if self.store is None:
+            return {}
+        cold = cold_points(work.prompt.text, work.track, self.knobs, cached=len(work.slot))
+        for skipped in cold.skipped:
+            log.info(
+                "kv cache skipped tokens=%d reason=cold because %s (%s)", skipped.tokens, skipped.because, skipped.knob
+            )
+        continued = dict.fromkeys(frontiers(len(work.slot), work.track.tokens, self.knobs), Reason.CONTINUED)
+        return continued | dict.fromkeys(cold.saves, Reason.COLD)
+
+    # ---- the answer
+
+    def _answer(self, work: Work, stopping: Callable[[], bool]) -> tuple[Answer, Finished]:
+        job, conversation, session = work.job, work.job.conversation, work.slot.session
+        prefix = "toolu_" if conversation.dialect is Dialect.ANTHROPIC else "call_"
+        shower = Shower(job, work.prompt, lambda: prefix + secrets.token_hex(16))
+        ends = Ends(self._eos, self._think_ids if work.prompt.thinking is Thinking.OFF else frozenset())
+        limit = session.ctx - 1 - len(session)
+        if conversation.sampling.max_tokens is not None:
+            limit = min(limit, conversation.sampling.max_tokens)
+        answer = generate(job, session, self._draw(conversation), self.tokenizer, shower, ends, limit, stopping)
+        for piece in shower.finish():
+            job.send(piece)
+        self.tokens["generated"] += len(answer.tokens)
+        return answer, finished(answer, shower, work.usage)
+
+    def _keep(self, work: Work, answer: Answer, done: Finished) -> None:
+        """Leave the slot where the client will come back, under the text that it will send."""
+        slot, conversation = work.slot, work.job.conversation
+        if answer.finish == "error":
+            return  # nobody knows how much of it was seen; the prompt's end is where a retry starts
+        ids = [call.id for call in done.turn.calls]
+        if self.memory is not None:
+            self.memory.remember(ids, done.turn.block)
+        if answer.finish == "stop" and done.stop is None and len(slot) < slot.session.ctx - 1:
+            slot.session.feed([self._eos])
+            answer.tokens.append(self._eos)
+        work.track.extend(len(self.tokenizer.token_bytes[id]) for id in answer.tokens)
+        sampled = self.tokenizer.decode(answer.tokens)
+        if work.continues:
+            key = Key(work.prompt.text + sampled, len(work.prompt.text) + len(sampled))
+        else:
+            key = next_key(conversation, work.prompt, done.turn, sampled, self.style, self.memory)
+        point = self.keeper.end_at(slot, key, work.track, answer.tokens, answer.marks)
+        slot.call_ids = frozenset(ids)
+        if point is not None:
+            self.keeper.continued(slot, point)
+
+    # ---- the report
+
+    def _report(self, work: Work, answer: Answer, done: Finished, times: Times) -> None:
+        """One line per request, and what the disk had to do with it."""
+        plan, usage = work.plan, done.usage
+        self.sources[plan.source] += 1
+        self.tokens["cached"] += usage.cached
+        if plan.disk:
+            log.info("%s", plan.disk)
+        log.info(
+            "%s source=%s start=%d prefilled=%d generated=%d finish=%s restore=%.0fms prefill=%.0fms decode=%.0fms",
+            work.job.conversation.dialect, plan.source, plan.start, len(work.suffix), usage.completion, done.finish,
+            *times.milliseconds(),
+        )  # fmt: skip
+
+
+class Times:
+    """When each phase of a request ended."""
+
+    def __init__(self) -> None:
+        self._ends = [time.monotonic()]
+
+    def restored(self) -> None:
+        self._ends.append(time.monotonic())
+
+    prefilled = generated = restored
+
+    def milliseconds(self) -> list[float]:
+        return [(end - start) * 1e3 for start, end in pairwise(self._ends)]

@@ -1,0 +1,134 @@
+"""Live sessions, and the points of each to which a request can return.
+
+A point is a position of a session together with the text by which a client comes back to it. Compressed rows are append-only,
+so a point costs one mark of fixed size, and going back to it is exact. Marks live within one memory budget for all slots;
+the least recently used goes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from kvengine import Lease, Mark, Session
+from kvprompt.conversation import Dialect
+
+
+@dataclass(slots=True, eq=False)
+class Point:
+    """A place to return to: `length` tokens, reached by whoever sends `text`."""
+
+    length: int
+    text: bytes
+    mark: Mark
+    used: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """One session and its points, shortest first. `on_disk` is its longest position that a file holds."""
+
+    number: int
+    session: Session
+    points: list[Point] = field(default_factory=list)
+    call_ids: frozenset[str] = frozenset()  # of the last turn, whose results the next request brings
+    on_disk: int = 0
+    used: int = 0
+    dialect: Dialect = Dialect.CHAT  # of the last request
+
+    def __len__(self) -> int:
+        return len(self.session)
+
+    @property
+    def end(self) -> Point | None:
+        """The longest point: what the client of this conversation will send next begins with its text."""
+        return self.points[-1] if self.points else None
+
+    def best(self, prompt: bytes) -> Point | None:
+        """The longest point whose text the prompt begins with."""
+        return next((point for point in reversed(self.points) if prompt.startswith(point.text)), None)
+
+    def beyond(self, point: Point) -> int:
+        """How many tokens the slot would lose by a return to this point."""
+        return (self.end.length if self.end else 0) - point.length
+
+    def rewind(self, point: Point) -> None:
+        """Return to a point; what came after it is gone."""
+        self.session.rewind(point.mark)
+        self.points = [p for p in self.points if p.length <= point.length]
+        self.on_disk = min(self.on_disk, point.length)
+
+    def clear(self) -> None:
+        self.session.clear()
+        self.forget()
+
+    def forget(self) -> None:
+        """The session was replaced: no point of it is left."""
+        self.points.clear()
+        self.call_ids = frozenset()
+        self.on_disk = 0
+
+
+class Slots:
+    """`count` main slots and one scratch slot for short requests that share nothing with a conversation."""
+
+    def __init__(self, sessions: list[Session], mark_bytes: int) -> None:
+        self.slots = [Slot(number, session) for number, session in enumerate(sessions)]
+        self.scratch = self.slots[-1]
+        self.mark_bytes = mark_bytes
+        self._tick = 0
+
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(self.slots)
+
+    @property
+    def main(self) -> list[Slot]:
+        return [slot for slot in self.slots if slot is not self.scratch]
+
+    def oldest(self) -> Slot:
+        """The main slot that a new conversation takes: an empty one, else the least recently used."""
+        return min(self.main, key=lambda slot: (len(slot) > 0, slot.used))
+
+    def touch(self, slot: Slot, point: Point | None = None) -> None:
+        self._tick += 1
+        slot.used = self._tick
+        if point is not None:
+            point.used = self._tick
+
+    def promote(self, slot: Slot) -> None:
+        """A side conversation has become a real one: another slot serves as scratch from now on."""
+        if slot is self.scratch:
+            self.scratch = self.oldest()
+
+    def add(self, slot: Slot, text: bytes) -> Point:
+        """Remember where the slot's session stands now as the place that `text` leads to."""
+        point = Point(len(slot), text, slot.session.mark())
+        slot.points = [
+            p for p in slot.points if p.length < point.length or (p.text != text and p.length == point.length)
+        ]
+        slot.points.append(point)
+        self.touch(slot, point)
+        self._fit()
+        return point
+
+    def lease(self, slot: Slot, point: Point) -> Lease:
+        """The complete state at a point, for a writer in the background."""
+        return slot.session.lease(point.mark)
+
+    def copy(self, source: Slot, point: Point, target: Slot) -> None:
+        """Put the state of a point into another slot, which loses its own; the source stays as it is."""
+        with source.session.lease(point.mark) as state:
+            target.session.restore(state)
+        target.forget()
+        self.add(target, point.text)
+        target.on_disk = min(source.on_disk, point.length)
+
+    def _fit(self) -> None:
+        """Drop the least recently used points beyond the budget, but never a slot's end."""
+        total = sum(point.mark.nbytes for slot in self for point in slot.points)
+        spare = sorted((point.used, slot.number, point) for slot in self for point in slot.points[:-1])
+        for _, number, point in spare:
+            if total <= self.mark_bytes:
+                return
+            self.slots[number].points.remove(point)
+            total -= point.mark.nbytes
