@@ -91,7 +91,7 @@ class Plain:
         return Plain(self.data[index])
 
     def unpack(self, dtype: torch.dtype) -> Tensor:
-        return self.data.to(dtype)
+        return self.data.to(dtype, copy=True)  # aligned memory: products must depend on values alone
 
 
 @dataclass(frozen=True, slots=True)
