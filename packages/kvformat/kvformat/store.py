@@ -123,7 +123,8 @@ class Store(Reader):
         refused = self.ledger.admit(wanted, self.options.limits)
         if not refused:
             refused = self._pause(wanted) or self.room.make(wanted, text, waiting)
-            self.ledger.skipped[wanted.reason] += refused is not None
+            if refused:
+                self.ledger.skipped[wanted.reason] += 1
         return refused
 
     def _pause(self, wanted: Save) -> Skipped | None:
