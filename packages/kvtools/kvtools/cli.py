@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import click
 
 from kvformat.errors import KVError
-from kvtools.commands import checking, reading
+from kvtools.commands import checking, comparing, contents, reading
 from kvtools.options import FINE, INTERRUPTED, PROBLEMS, USAGE, exit_code
 from kvtools.output import safe
 
@@ -32,7 +32,11 @@ def kvtool() -> None:
     """Open, check and understand DeepSeek-V4 KV checkpoints (.kv files of ds4-server)."""
 
 
-for verb in (reading.ls, reading.inspect, checking.verify):
+for verb in (
+    *(reading.ls, reading.inspect, checking.verify),
+    *(comparing.diff, comparing.why),
+    *(contents.tree, contents.tools, contents.text, contents.tokens),
+):
     kvtool.add_command(verb)
 
 
