@@ -112,14 +112,19 @@ class TestCase44:
                         ledger.wrote(save)
                         on_disk = length
         ledger.wrote(Save(Reason.SHUTDOWN, length, FLASH.payload_bytes(length), on_disk))
-        assert ledger.written.total() < 2 * FLASH.payload_bytes(length)
-        assert ledger.written[Reason.CONTINUED] > 0 and ledger.skipped[Reason.CONTINUED] > 10
+        assert ledger.written.total() < 8 / 3 * FLASH.payload_bytes(length)
+        assert ledger.written[Reason.CONTINUED] > 0
+        assert ledger.skipped[Reason.CONTINUED] > 10
 
     @given(st.lists(st.integers(1, 30_000), min_size=1, max_size=40))
-    def test_continued_files_sum_up_to_a_third_more_than_the_longest(self, steps: list[int]) -> None:
+    def test_continued_files_sum_up_to_two_thirds_more_than_the_longest(self, steps: list[int]) -> None:
         length, kept = 0, [0]
         for step in steps:
             length += step
             if refusal(Save(Reason.CONTINUED, length, 1, kept[-1]), Limits()) is None:
                 kept.append(length)
-        assert sum(kept) <= 4 / 3 * kept[-1] + len(kept)
+        assert sum(kept) <= 5 / 3 * kept[-1] + len(kept)
+
+    def test_the_document_s_example_gets_its_continued_file(self) -> None:
+        """A cold file at 4,064 tokens, then the frontier at 10,240."""
+        assert refusal(Save(Reason.CONTINUED, 10_240, FLASH.payload_bytes(10_240), 4_064), Limits()) is None

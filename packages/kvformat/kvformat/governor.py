@@ -15,7 +15,7 @@ HOUR = 3600.0
 
 # Shares of what is on disk that a save has to add, chosen with bench/bench_policy.py.
 SHARE = 1 / 40  # evict, shutdown, agent: the last chance of a state, whose tail is lost when it is refused
-GROWTH = 3.0  # continued: insurance that the next save replaces; a session's files sum up to 4/3 of the longest
+GROWTH = 1.5  # continued: insurance that the next save replaces; a run of any length writes at most 5/3 of its last file
 
 
 @dataclass(frozen=True, slots=True)
