@@ -90,7 +90,8 @@ class _Header:
         return struct.unpack(f"<{count}{code}", data)
 
     def string(self) -> str:
-        return self.take(self.scalar("Q")).decode("utf-8", "surrogateescape")
+        length = int.from_bytes(self.take(8), "little")
+        return self.take(length).decode("utf-8", "surrogateescape")
 
     def preamble(self) -> int:
         if self.take(4) != MAGIC:

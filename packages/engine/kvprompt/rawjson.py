@@ -23,6 +23,7 @@ def _refuse(constant: str) -> float:
 _DECODER = json.JSONDecoder(strict=False, parse_int=float, parse_constant=_refuse)
 
 _SPACE_OUTSIDE_STRINGS = re.compile(r'("(?:[^"\\]|\\.)*")|[ \t\n\r\v\f]+', re.DOTALL)
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _ESCAPE = re.compile(
     r"\\(?:(?P<pair>u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|(?P<lone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
@@ -79,7 +80,7 @@ class Json:
     def string(self) -> str:
         """The text of a string; half a surrogate pair becomes U+FFFD."""
         raw = self.raw
-        if "\\u" in raw:
+        if _SURROGATE.search(raw):
             raw = _ESCAPE.sub(lambda found: "\\ufffd" if found["lone"] else found[0], raw)
         return str(_DECODER.decode(raw))
 
