@@ -13,6 +13,7 @@ from kvprompt.conversation import Conversation, Message, Sampling, Thinking, Too
 from kvprompt.dialects import PARSERS
 from kvprompt.errors import BadRequest
 from kvprompt.rawjson import BadJson, compact, escape, parse_object
+from kvprompt.render import Style, render
 
 ROUTES = {
     "chat": ("/v1/chat/completions", {"messages": []}),
@@ -329,10 +330,96 @@ class TestConversation:
         )
         assert Conversation("chat", "m", messages).orphans == ("x",)
 
+    def test_where_the_results_begin(self):
+        result, user = Message("tool", result_ids=("x",)), Message("user", "a")
+        blocks = Message("user", "<tool_result></tool_result>", result_ids=("x",))
+        for messages, start in [
+            ((user, result, result), 1),
+            ((user, blocks, Message("system", "s")), 1),
+            ((result, user), 2),
+            ((), 0),
+        ]:
+            assert Conversation("chat", "m", messages).results_start == start
+
     def test_results_in_an_anthropic_message_make_no_tool_context(self):
         blocks = [{"type": "tool_result", "tool_use_id": "t", "content": "r"}]
         assert not parse("anthropic", messages=[{"content": blocks}]).tool_context
         assert parse("chat", messages=[{"role": "tool"}]).tool_context
+
+
+FIELDS = [
+    "model",
+    "messages",
+    "input",
+    "prompt",
+    "system",
+    "role",
+    "content",
+    "type",
+    "text",
+    "tools",
+    "function",
+    "name",
+    "arguments",
+    "tool_calls",
+    "id",
+    "thinking",
+    "think",
+    "reasoning",
+    "reasoning_effort",
+    "effort",
+    "output_config",
+    "stop",
+    "stream_options",
+    "tool_choice",
+    "instructions",
+    "summary",
+    "call_id",
+    "output",
+    "status",
+    "input_schema",
+    "namespace",
+    "result",
+    "temperature",
+    "max_tokens",
+    "seed",
+    "reasoning_content",
+    "tool_call_id",
+    "tool_use_id",
+]
+KINDS = [
+    "user",
+    "assistant",
+    "tool",
+    "system",
+    "function",
+    "tool_use",
+    "tool_result",
+    "thinking",
+    "message",
+    "reasoning",
+    "function_call",
+    "namespace",
+]
+anything = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(max_size=3)
+    | st.sampled_from(KINDS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@pytest.mark.parametrize("dialect", ROUTES)
+@given(fields=st.dictionaries(st.sampled_from(FIELDS), anything, max_size=5))
+def test_any_request_is_rendered_or_refused(dialect: str, fields: dict):
+    try:
+        render(parse(dialect, **fields), Style())
+    except BadRequest as refusal:
+        assert refusal.status == 400 and str(refusal)
 
 
 class TestRawJson:

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clients import CLIENTS, DIALECTS, MODES, Client, Session
-from kvprompt.conversation import Turn
+from kvprompt.conversation import Conversation, Dialect, Message, Thinking, Turn
 from kvprompt.dialects import PARSERS
 from kvprompt.dsml import Recogniser
 from kvprompt.events import collect
 from kvprompt.keys import Key, match, next_key
-from kvprompt.markers import DSML
+from kvprompt.markers import DSML, EOS
 from kvprompt.render import Style, render
 from kvprompt.replay import ToolMemory
 from prompt import sampled as streams
@@ -123,6 +123,23 @@ def test_a_key_ends_where_a_stop_string_cut_the_answer():
     conversation, prompt = Server().prompt(session)
     key = next_key(conversation, prompt, Turn(content="1 2"), b"1 2 STOP 3", STYLE, None)
     assert key == Key(prompt.text + b"1 2", len(prompt.text) + 3)
+
+
+def test_an_eos_that_was_fed_is_part_of_the_key():
+    session = Session(CLIENTS[0], "chat", "high", tools=False)
+    session.asks("Why?")
+    conversation, prompt = Server().prompt(session)
+    sampled = ("because</think>Hello" + EOS).encode()
+    key = next_key(conversation, prompt, Turn("because", "Hello"), sampled, STYLE, None)
+    assert (key.text.endswith(b"Hello" + EOS.encode()), key.fed) == (True, len(prompt.text + sampled))
+
+
+def test_an_answer_that_was_continued_may_come_back_as_one():
+    messages = (Message("user", "Count"), Message("assistant", "1 2"))
+    conversation = Conversation(Dialect.CHAT, "ds4", messages, thinking=Thinking.OFF)
+    prompt = render(conversation, STYLE)
+    key = next_key(conversation, prompt, Turn(content=" 3"), b" 3", STYLE, None)
+    assert key.text == prompt.text.removesuffix(EOS.encode())
 
 
 def test_a_key_without_reasoning_is_cut_together_with_its_state():

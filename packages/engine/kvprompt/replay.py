@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
 from .conversation import ToolCall
-from .markers import SPELLINGS
+from .markers import SPELLINGS, WHITESPACE
 
 MAX_IDS = 100_000
 MAX_BYTES = 512 << 20
 MAX_ID_LENGTH = 256
 
-_BLOCK = re.compile(
-    rb"[ \t\n\v\f\r]*(?:%s)"
-    % b"|".join(
-        b"<%(m)stool_calls>.*?</%(m)stool_calls>" % {b"m": re.escape(spelling.encode())} for spelling in SPELLINGS
-    ),
-    re.DOTALL,
-)
-_SPACE = b" \t\n\v\f\r"
+_SPACE = WHITESPACE.encode()
+_TAGS = tuple((f"<{spelling}tool_calls>".encode(), f"</{spelling}tool_calls>".encode()) for spelling in SPELLINGS)
 
 
 class Source(StrEnum):
@@ -93,13 +86,10 @@ class ToolMemory:
 
     def bindings_in(self, text: bytes) -> Iterator[tuple[str, bytes]]:
         """Every id whose block stands in `text`: what a checkpoint of that text should carry along."""
-        for found in _BLOCK.finditer(text):
-            whole = found[0]
-            margin = len(whole) - len(whole.lstrip(_SPACE))
-            for cut in range(margin + 1):
-                block = whole[cut:]
-                if block in self._ids_of:
-                    yield from ((id, block) for id in sorted(self._ids_of[block]))
+        for start, end in _blocks(text):
+            for first in range(start - _space_before(text, start), start + 1):
+                block = text[first:end]
+                yield from ((id, block) for id in sorted(self._ids_of.get(block, ())))
 
     def _add(self, id: str, block: bytes, source: Source) -> None:
         ids = self._ids_of.setdefault(block, set())
@@ -116,3 +106,19 @@ class ToolMemory:
         self._bytes -= len(id) + (0 if ids else len(block))
         if not ids:
             del self._ids_of[block]
+
+
+def _blocks(text: bytes) -> Iterator[tuple[int, int]]:
+    """From the beginning of each opening tag to the end of the closing tag that follows it."""
+    for opening, closing in _TAGS:
+        end = 0
+        while (start := text.find(opening, end)) >= 0 and (close := text.find(closing, start)) >= 0:
+            end = close + len(closing)
+            yield start, end
+
+
+def _space_before(text: bytes, at: int) -> int:
+    first = at
+    while first and text[first - 1] in _SPACE:
+        first -= 1
+    return at - first

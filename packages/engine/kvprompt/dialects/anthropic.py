@@ -31,7 +31,7 @@ def parse_messages(body: bytes) -> Conversation:
     model = fields.text("model", DEFAULT_MODEL)
     tools = read_tools(fields.get("tools"))
     choice = fields.object("tool_choice")
-    messages = [_message(message) for message in fields.list("messages")]
+    messages = [_message(message) for message in fields.objects("messages")]
     if system := _system(fields.get("system")):
         messages.append(Message("system", system))
     return Conversation(

@@ -27,7 +27,7 @@ def parse_chat(body: bytes) -> Conversation:
     return Conversation(
         dialect=Dialect.CHAT,
         model=model,
-        messages=tuple(_message(message) for message in fields.list("messages")),
+        messages=tuple(_message(message) for message in fields.objects("messages")),
         tools=Tools() if _forbidden(fields) else tools,
         thinking=thinking(model, thinking_switch(fields), effort(fields, "reasoning_effort")),
         sampling=sampling(fields, max_tokens=("max_tokens", "max_completion_tokens"), stop="stop"),
@@ -47,7 +47,7 @@ def _message(fields: Fields) -> Message:
         role=fields.text("role", "user"),
         content=content_text(fields.get("content")),
         reasoning=content_text(fields.get("reasoning_content")),
-        calls=tuple(call for entry in fields.list("tool_calls") if (call := _call(entry))),
+        calls=tuple(call for entry in fields.objects("tool_calls") if (call := _call(entry))),
         result_ids=(id,) if id else (),
     )
 

@@ -73,7 +73,7 @@ class Fields:
         number = self.number(name)
         return None if number is None else int(min(max(number, 0), INT_MAX))
 
-    def list(self, name: str) -> Iterator[Fields]:
+    def objects(self, name: str) -> Iterator[Fields]:
         """The objects of an array; a missing array has none."""
         value = self._known(name, "array")
         elements = () if value is None else value.elements()

@@ -84,7 +84,7 @@ class _Items:
         if value.kind == "string":
             self.messages.append(Message("user", value.string()))
             return
-        for item in fields.list("input"):
+        for item in fields.objects("input"):
             self.add(item)
         self.flush()
 

@@ -52,7 +52,7 @@ def _entries(element: Json) -> Iterator[tuple[str, str, Tool]]:
 
 def _namespace(fields: Fields) -> Iterator[tuple[str, str, Tool]]:
     namespace = fields.text("name")
-    for member in fields.list("tools"):
+    for member in fields.objects("tools"):
         name = member.text("name")
         if name and member.text("type", "function") == "function":
             joined = namespace + name
