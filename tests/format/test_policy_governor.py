@@ -64,7 +64,7 @@ class TestRefusal:
         for reason in Reason:
             refused = refusal(Save(reason, 5000, 40), Limits(bytes_per_hour=100), written)
             assert (refused is None) == admitted
-            assert admitted or refused.knob == "--kv-cache-write-mb-per-hour"
+            assert admitted or refused.knob == "--kv-write-limit"
 
 
 class TestLedger:

@@ -15,7 +15,9 @@ HOUR = 3600.0
 
 # Shares of what is on disk that a save has to add, chosen with bench/bench_policy.py.
 SHARE = 1 / 40  # evict, shutdown, agent: the last chance of a state, whose tail is lost when it is refused
-GROWTH = 1.5  # continued: insurance that the next save replaces; a run of any length writes at most 5/3 of its last file
+GROWTH = (
+    1.5  # continued: insurance that the next save replaces; a run of any length writes at most 5/3 of its last file
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ def refusal(save: Save, limits: Limits, written_last_hour: int = 0) -> Skipped |
         return Skipped(save.tokens, save.reason, because, "--kv-cache-min-gain-tokens")
     if limits.bytes_per_hour and written_last_hour + save.bytes > limits.bytes_per_hour:
         because = f"{written_last_hour} bytes of the hour's {limits.bytes_per_hour} are written, it needs {save.bytes}"
-        return Skipped(save.tokens, save.reason, because, "--kv-cache-write-mb-per-hour")
+        return Skipped(save.tokens, save.reason, because, "--kv-write-limit")
     return None
 
 

@@ -1,0 +1,112 @@
+"""The kvserve command: listen, load the model meanwhile, serve, and save every live session at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import NoReturn
+
+import click
+
+from .app import App, create_app
+from .settings import Settings, read_settings
+from .wire import Backend
+
+log = logging.getLogger("kvserver")
+
+FINE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+
+def main() -> NoReturn:
+    """Run kvserve and leave with its exit code; every refusal is one sentence on stderr."""
+    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
+    logging.getLogger("sanic").setLevel(logging.WARNING)
+    try:
+        settings = read_settings(sys.argv[1:])
+    except click.ClickException as refusal:
+        click.echo(f"kvserve: {_sentence(refusal)}", err=True)
+        sys.exit(USAGE)
+    sys.exit(settings if isinstance(settings, int) else serve(settings, open_model))
+
+
+def open_model(settings: Settings) -> Backend:
+    """The engine, with the model of the settings. Takes its time."""
+    from .driver import Driver  # late: torch is not needed to refuse an option
+    from .loading import load
+
+    return Driver(load(settings), settings)
+
+
+def serve(settings: Settings, open_backend: Callable[[Settings], Backend]) -> int:
+    """Serve until a signal comes; the exit code. `open_backend` runs in a thread, while /health says loading."""
+    try:
+        listener = _listen(settings)
+    except OSError as fault:
+        log.error("cannot listen on %s:%d: %s; choose another --host or --port", settings.host, settings.port, fault)
+        return FAILED
+    app = create_app(settings)
+    loader = _Loader(app, settings, open_backend)
+    app.register_listener(loader.begin, "after_server_start")
+    app.register_listener(_stop, "before_server_stop")
+    log.info("listening on http://%s:%d", *listener.getsockname()[:2])
+    app.run(sock=listener, single_process=True, motd=False, access_log=False)
+    _hurry_on_interrupt()
+    if app.ctx.backend is not None:
+        app.ctx.backend.close()
+    return FAILED if loader.failed else FINE
+
+
+class _Loader:
+    """Opens the backend beside the running server. The thread is a daemon, so that nobody has to wait for it to end."""
+
+    def __init__(self, app: App, settings: Settings, open_backend: Callable[[Settings], Backend]) -> None:
+        self.app = app
+        self.settings = settings
+        self.open_backend = open_backend
+        self.failed = False
+
+    async def begin(self, app: App) -> None:
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._load, args=(loop,), name="loader", daemon=True).start()
+
+    def _load(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            backend = self.open_backend(self.settings)
+        except Exception as fault:
+            log.error("the model cannot be loaded: %s", fault)
+            log.debug("", exc_info=fault)
+            self.failed = True
+            loop.call_soon_threadsafe(self.app.stop)
+        else:
+            log.info("ready: %s", backend.describe())
+            self.app.ctx.backend = backend
+
+
+async def _stop(app: App) -> None:
+    """Let streams end properly. From here on a second SIGTERM changes nothing, and a second Ctrl-C ends it all."""
+    _hurry_on_interrupt()
+    if app.ctx.backend is not None:
+        app.ctx.backend.stop()
+
+
+def _hurry_on_interrupt() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+
+
+def _listen(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    return socket.create_server((settings.host, settings.port), family=family)
+
+
+def _sentence(refusal: click.ClickException) -> str:
+    """What is wrong, after the option it is wrong with."""
+    if isinstance(refusal, click.BadParameter) and refusal.param is not None:
+        return f"--{(refusal.param.name or '').replace('_', '-')}: {refusal.message}"
+    return refusal.format_message()
