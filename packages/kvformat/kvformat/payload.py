@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, BinaryIO
 
 from kvformat import layout
@@ -209,21 +209,38 @@ def _settle(
 def _find_layers(
     file: BinaryIO, words: Words, shape: Shape, n_comp: tuple[int, ...], n_index_comp: tuple[int, ...], body: Span
 ) -> tuple[LayerSpans, ...]:
-    file.seek(body.offset)
-    layers = []
-    for ratio, comp, index in zip(shape.ratios, n_comp, n_index_comp, strict=True):
-        found = layout.LAYER.parse_stream(
-            file,
-            limit=body.end,
-            ratio=ratio,
-            live=words.raw_live,
-            comp=comp,
-            index=index,
-            head_dim=words.head_dim,
-            indexer_dim=words.indexer_dim,
-        )
-        layers.append(LayerSpans(**_fields(found)))
+    """Layers of one ratio and equal counts look alike, and a model has few such kinds: one of each is parsed, the rest moved."""
+    layers: list[LayerSpans] = []
+    kinds: dict[tuple[int, int, int], tuple[int, LayerSpans, int]] = {}  # → start, spans, end of the first one
+    offset = body.offset
+    for kind in zip(shape.ratios, n_comp, n_index_comp, strict=True):
+        if kind not in kinds:
+            kinds[kind] = offset, _find_layer(file, words, kind, offset, body.end), file.tell()
+        start, first, end = kinds[kind]
+        layers.append(_moved(first, offset - start))
+        offset += end - start
     return tuple(layers)
+
+
+def _find_layer(file: BinaryIO, words: Words, kind: tuple[int, int, int], offset: int, limit: int) -> LayerSpans:
+    ratio, comp, index = kind
+    file.seek(offset)
+    found = layout.LAYER.parse_stream(
+        file,
+        limit=limit,
+        ratio=ratio,
+        live=words.raw_live,
+        comp=comp,
+        index=index,
+        head_dim=words.head_dim,
+        indexer_dim=words.indexer_dim,
+    )
+    return LayerSpans(**_fields(found))
+
+
+def _moved(layer: LayerSpans, by: int) -> LayerSpans:
+    spans = (getattr(layer, field.name) for field in fields(layer))
+    return LayerSpans(*(span and Span(span.offset + by, span.dtype, span.shape) for span in spans))
 
 
 def read_u32(file: BinaryIO, span: Span) -> array[int]:
