@@ -18,6 +18,8 @@ DAY = 24 * HOUR
 UPSTREAM_HALF_LIFE = 6 * HOUR  # fixed since 2026-05-15 (FORMAT 3.5)
 
 # Ours, chosen with bench/bench_policy.py. Hits live for weeks, so that weekly use counts (CASES 40).
+SLACK = 1 / 16  # of the budget, freed beyond what is needed
+LARGE = 1 / 4  # of the budget: a file above it is not deleted for the slack alone
 HIT = 0.5  # further uses that one past hit promises
 HITS_HALF_LIFE = 28 * DAY
 HOPE = 1.0  # uses that a file promises before its first hit: its conversation will come back
@@ -108,15 +110,19 @@ def victims(
     `budget` is what remains for the candidates: bytes of files that are none come off before. Pinned files and the
     `protected` keys (prefixes of the waiting request, the incoming key) count but never go. If even deleting all the
     rest made no room for the incoming file, nothing is deleted for it; without an incoming file all the rest goes.
+
+    Ours goes on until `SLACK` of the budget is free as well: the next saves then need no pass, and what goes last of a full
+    directory is hardly ever asked for.
     """
     everything = list(candidates)
     excess = sum(c.bytes for c in everything) + incoming_bytes - budget
     evictable = [c for c in everything if not c.pinned and c.key not in protected]
     if incoming_bytes and excess > sum(c.bytes for c in evictable):
         return []
+    slack = int(budget * SLACK) if policy == "ours" and excess > 0 else 0
     chosen: list[Candidate] = []
     for c in eviction_order(evictable, now, policy):
-        if excess <= 0:
+        if excess <= 0 and (excess + slack <= 0 or c.bytes > LARGE * budget):
             break
         chosen.append(c)
         excess -= c.bytes
