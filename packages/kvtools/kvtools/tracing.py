@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from kvformat.checkpoint import open_regular
@@ -29,9 +30,8 @@ def read_trace(path: Path, number: int | None = None) -> Traced:
     """The request of this number, else the last one. Raises Mismatch where there is none with a rendered prompt."""
     with open_regular(path) as file:
         data = file.read()
-    heads = list(_REQUEST.finditer(data))
-    ends = [head.start() for head in heads[1:]] + [len(data)]
-    found = [t for head, end in zip(heads, ends, strict=True) if (t := _traced(int(head[1]), data[head.start() : end]))]
+    starts = [head.start() for head in _REQUEST.finditer(data)]
+    found = [t for start, end in pairwise((*starts, len(data))) if (t := _traced(data[start:end]))]
     wanted = [t for t in found if number in (None, t.number)]
     if not wanted:
         numbers = ", ".join(str(t.number) for t in found)
@@ -41,10 +41,10 @@ def read_trace(path: Path, number: int | None = None) -> Traced:
     return wanted[-1]
 
 
-def _traced(number: int, block: bytes) -> Traced | None:
-    prompt = _PROMPT.search(block)
-    if prompt is None:
+def _traced(block: bytes) -> Traced | None:
+    head, prompt = _REQUEST.match(block), _PROMPT.search(block)
+    if head is None or prompt is None:
         return None
     said = dict(_DECISION.findall(block[: prompt.start()]))
     cached = said.get(b"cached_tokens", b"0")
-    return Traced(number, prompt[1], int(cached) if cached.isdigit() else 0, said.get(b"cache_source", b"").decode())
+    return Traced(int(head[1]), prompt[1], int(cached) if cached.isdigit() else 0, said.get(b"cache_source", b"").decode())
