@@ -61,7 +61,7 @@ def test_the_next_shorter_one_is_used_in_the_same_request_and_the_bad_one_never_
     opened = count_opens(monkeypatch, tmp_path)
     assert restored(store, PROMPT) == 130
     assert opened[long.name] == 0 and opened[short.name] == 1
-    assert "known bad" in verdicts(store, PROMPT)[200]
+    assert verdicts(store, PROMPT).get(200) != "usable"
     assert long.read_bytes() == before
 
 
@@ -100,15 +100,26 @@ def test_a_file_that_vanishes_before_it_is_opened_is_a_miss_and_no_bad_file(tmp_
     assert restored(store, PROMPT) == 200
 
 
-def test_a_file_that_was_replaced_under_the_index_is_judged_as_it_is_now(tmp_path: Path) -> None:
+def test_a_file_that_was_replaced_is_judged_as_it_is_now(tmp_path: Path) -> None:
     store = open_store(tmp_path, replace(IDENTITY, reject_other_quant=True))
-    stored(store, "a", 200)
-    list(store.candidates(PROMPT))
-    plant(tmp_path, "a", 200, quant_bits=4)
+    good = stored(store, "a", 200).read_bytes()
     match = next(store.candidates(PROMPT))
-    assert match.usable  # the index cannot know yet
+    plant(tmp_path, "a", 200, quant_bits=4)
     with pytest.raises(KVError, match="quant 4"):
         store.open(match, PROMPT)
+    assert verdicts(open_store(tmp_path), PROMPT) == {200: "usable"}
+    match.path.unlink()
+    match.path.write_bytes(good)
+    assert verdicts(store, PROMPT) == {200: "usable"}
+
+
+def test_another_models_file_that_made_way_for_ours_is_noticed(tmp_path: Path) -> None:
+    theirs = plant(tmp_path, "a", 200, model_id=1)
+    store = open_store(tmp_path)
+    assert verdicts(store, PROMPT) == {200: "model id 1"}
+    theirs.unlink()
+    stored(open_store(tmp_path), "a", 200)
+    assert restored(store, PROMPT) == 200
 
 
 def test_a_copy_under_way_counts_once_it_is_complete(tmp_path: Path) -> None:

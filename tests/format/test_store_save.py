@@ -23,6 +23,7 @@ from store_kit import (
     save,
     stored,
 )
+from strategies import patched
 
 
 def files(directory: Path) -> set[str]:
@@ -96,7 +97,7 @@ def test_a_damaged_file_of_the_same_text_is_replaced_and_that_is_logged(
     path = stored(store, "a", 130)
     good = path.read_bytes()
     payload = header_of(path).payload_offset
-    for damage in (good[:-1], good[:payload] + good[payload : payload + 28] + b"\xff" + good[payload + 29 :]):
+    for damage in (good[:-1], patched(good, (payload + 28, b"\xff")), patched(good, (60, b"!"))):
         path.write_bytes(damage)
         caplog.clear()
         assert save(store, "a", 130).status == "stored"

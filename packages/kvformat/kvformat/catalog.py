@@ -45,6 +45,10 @@ class Catalog:
     def get(self, path: Path) -> Entry | None:
         return self._index(path).get(path.name)
 
+    def current(self, path: Path) -> Entry | None:
+        """A known file as it is now; reads its header anew only if it has changed."""
+        return self._index(path).current(path.name)
+
     def examine(self, path: Path) -> Entry | None:
         """Read one file's header anew."""
         return self._index(path).examine(path.name)
@@ -87,8 +91,9 @@ class Catalog:
             age = now - entry.mtime
             orphan = entry.kind is Kind.SIDECAR and not path.with_name(path.name.removesuffix(SUFFIX)).exists()
             dead = entry.kind is Kind.TEMP and is_dead_temp(path.name, age)
-            if age > grace and (orphan or dead) and self.delete(path):
+            if age > grace and (orphan or dead):
                 log.info("kv cache swept %s", path)
+                self.delete(path)
 
     def _index(self, path: Path) -> DirectoryIndex:
         return self._indexes[path.parent != self.root]

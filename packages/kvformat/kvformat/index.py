@@ -17,8 +17,6 @@ from kvformat.prefix import prefix_digests
 from kvformat.scan import Entry, Kind, examine
 from kvformat.toolindex import ToolIndex
 
-UNSETTLED = (Kind.TRUNCATED, Kind.DAMAGED, Kind.FOREIGN, Kind.UNREADABLE)  # perhaps a copy that is still under way
-
 
 class DirectoryIndex:
     """Entries of one directory by name, the good ones also by text length and key, their tool call ids on demand."""
@@ -26,7 +24,7 @@ class DirectoryIndex:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._entries: dict[str, Entry] = {}
-        self._unsettled: set[str] = set()
+        self._unsettled: set[str] = set()  # names of checkpoints that are none; perhaps a copy is still under way
         self._by_length: dict[int, dict[bytes, set[str]]] = defaultdict(dict)
         self._tools: ToolIndex | None = None  # from the first question on
         self._prefixes: dict[str, frozenset[bytes]] = {}  # file name → keys of the shorter files that it covers
@@ -42,8 +40,7 @@ class DirectoryIndex:
         for name in sorted(names - self._entries.keys()):
             self.examine(name)
         for name in list(self._unsettled):
-            if self._has_changed(self._entries[name]):
-                self.examine(name)
+            self.current(name)
 
     def examine(self, name: str) -> Entry | None:
         """Read one entry anew, for example after it was written or touched."""
@@ -57,6 +54,11 @@ class DirectoryIndex:
         self._unlist(name)
         self._list(entry)
         return entry
+
+    def current(self, name: str) -> Entry | None:
+        """The entry as it is now, for the price of a stat while it has not changed."""
+        entry = self._entries.get(name)
+        return self.examine(name) if entry and self._has_changed(entry) else entry
 
     def forget(self, name: str) -> None:
         self._prefixes.pop(name, None)
@@ -82,7 +84,7 @@ class DirectoryIndex:
         if entry.kind is Kind.GOOD and entry.key and entry.header:
             same_length = self._by_length[entry.header.text_bytes]
             same_length.setdefault(bytes.fromhex(entry.key), set()).add(entry.name)
-        elif entry.kind in UNSETTLED and entry.key:
+        elif entry.kind is not Kind.GOOD and entry.key:
             self._unsettled.add(entry.name)
 
     def _unlist(self, name: str) -> None:

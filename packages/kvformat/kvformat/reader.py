@@ -70,9 +70,11 @@ class Reader:
         with self.catalog.lock:
             self._refresh()
             found = self.catalog.prefixes_of(prompt)
-        for path, entry in found:
-            if entry.header:
-                yield Match(path, entry, self._verdict(path, entry.header) or USABLE)
+        for path, _ in found:
+            with self.catalog.lock:
+                entry = self.catalog.current(path)
+            if entry and entry.header:
+                yield Match(path, entry, entry.problem or self._verdict(path, entry.header) or USABLE)
 
     def _refresh(self) -> None:
         self.catalog.refresh()

@@ -136,10 +136,8 @@ class Room:
             protected=protected,
         )
         for victim in chosen:
-            if self.catalog.delete(Path(victim.key)):
-                self.evicted += 1
-                size = victim.bytes / (1 << 20)
-                log.info(
-                    "kv cache evicted reason=disk-cache-full tokens=%d hits=%d size=%.2f MiB %s",
-                    victim.tokens, victim.hits, size, victim.key,
-                )  # fmt: skip
+            log.info(  # first, so that even a crash loses nothing unsaid
+                "kv cache evicted reason=disk-cache-full tokens=%d hits=%d size=%.2f MiB %s",
+                victim.tokens, victim.hits, victim.bytes / (1 << 20), victim.key,
+            )  # fmt: skip
+            self.evicted += self.catalog.delete(Path(victim.key))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kvformat import layout
 from kvformat.durable import owned
-from kvformat.errors import KVError, NotWritten
+from kvformat.errors import Damaged, KVError, NotWritten
 from kvformat.governor import Ledger, Save
 from kvformat.identity import Identity
 from kvformat.inplace import refresh_tool_map
@@ -159,7 +159,9 @@ class Store(Reader):
         if self._refuses(path, entry.header):
             return False
         try:
-            self._open_ours(path).close()
+            with self._open_ours(path) as checkpoint:
+                if checkpoint.text_key() != entry.key:
+                    raise Damaged("the text is not the one that the name promises", path=path)
         except KVError as error:
             self._remember(path, error)
             return False
