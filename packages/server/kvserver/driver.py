@@ -8,46 +8,54 @@ import threading
 from collections.abc import Callable
 
 from kvengine import Session
+from kvformat.governor import Limits
 from kvformat.policy import Knobs
+from kvformat.room import Options
 from kvformat.store import Store
 from kvprompt.conversation import Conversation
+from kvprompt.markers import Preamble
 from kvprompt.render import Style
 from kvprompt.replay import ToolMemory
 
-from .errors import QueueFull, ShuttingDown
+from .errors import QueueFull, Refused, ShuttingDown
 from .generation import Draw, sampler_of
 from .loading import Loaded
-from .serving import Refused, Serving
+from .prompting import Prompts
+from .serving import Serving
+from .settings import Settings
 from .slots import Slots
-from .wire import Failed, Job
+from .trace import Trace
+from .wire import Failed, Job, Status
 
 log = logging.getLogger("kvserver")
 
 RETRY_AFTER = 5  # seconds that a client is told to wait when the queue is full
+MIB = 1 << 20
 
 
 class Driver:
-    """Owns the thread and the queue before it. `draw` replaces the sampler, for tests."""
+    """The backend of the web layer (`wire.Backend`). `draw` replaces the sampler, for tests."""
 
-    def __init__(
-        self,
-        loaded: Loaded,
-        *,
-        ctx: int,
-        knobs: Knobs,
-        style: Style,
-        prefill_chunk: int = 2048,
-        sessions: int = 1,
-        mark_bytes: int = 512 << 20,
-        store: Store | None = None,
-        memory: ToolMemory | None = None,
-        max_queue: int = 64,
-        draw: Callable[[Conversation], Draw] = sampler_of,
-    ) -> None:
-        # One more than asked for: the scratch slot, whose pages cost nothing until a side request touches them.
-        slots = Slots([Session(loaded.model, ctx, prefill_chunk) for _ in range(sessions + 1)], mark_bytes)
-        self.serving = Serving(loaded, slots, store, style, knobs, memory, draw)
-        self._queue: queue.Queue[Job | None] = queue.Queue(max_queue)
+    def __init__(self, loaded: Loaded, settings: Settings, draw: Callable[[Conversation], Draw] = sampler_of) -> None:
+        # One session more than asked for: the scratch slot, whose pages cost nothing until a side request touches them.
+        sessions = [Session(loaded.model, settings.ctx, settings.prefill_chunk) for _ in range(settings.sessions + 1)]
+        style = Style(settings.ctx, Preamble(settings.tool_preamble), settings.strip_volatile)
+        memory = None if settings.disable_exact_dsml_tool_replay else ToolMemory(settings.tool_memory_max_ids)
+        store = open_store(loaded, settings)
+        self._serving = Serving(
+            loaded,
+            Slots(sessions, settings.mark_memory_mb * MIB),
+            store,
+            Prompts(style, memory, store),
+            knobs_of(settings),
+            draw,
+            Trace(settings.trace) if settings.trace else None,
+        )
+        self._loaded = loaded
+        self._store = store
+        self._queue: queue.Queue[Job | None] = queue.Queue(settings.max_queue + 1)  # one for the end
+        self._max_queue = settings.max_queue
+        self._busy = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
@@ -56,35 +64,94 @@ class Driver:
         """Put a job in the queue. Raises QueueFull or ShuttingDown."""
         if self._stopping.is_set():
             raise ShuttingDown
-        try:
-            self._queue.put_nowait(job)
-        except queue.Full:
-            raise QueueFull(RETRY_AFTER) from None
+        if self._busy.is_set() and self._queue.qsize() >= self._max_queue:
+            raise QueueFull(RETRY_AFTER)
+        self._queue.put(job)
 
     def count_tokens(self, conversation: Conversation) -> int:
-        """How many tokens the request's prompt has. Any thread may ask."""
-        prompt, _ = self.serving.render(conversation)
-        return len(self.serving.tokenizer.encode_chat(prompt.text))
+        """How many tokens the request's prompt has."""
+        return self._serving.count_tokens(conversation)
+
+    def status(self) -> Status:
+        """What /health and /metrics show."""
+        live = sum(len(slot) > 0 for slot in self._serving.slots)
+        return Status(
+            "stopping" if self._stopping.is_set() else "ready",
+            self._queue.qsize(),
+            live,
+            tuple(self._serving.metrics()),
+        )
+
+    def describe(self) -> str:
+        """The start line: the model, and what the directory holds."""
+        config = self._loaded.model.config
+        line = f"{self._loaded.name}, {len(config.ratios)} layers, context {self._serving.context}"
+        return f"{line}; {describe_directory(self._store)}" if self._store else f"{line}; no kv directory"
 
     def stop(self) -> None:
-        """Stop generating, let the jobs in the queue go, save every live session, end the thread."""
+        """Take no more jobs; those that run end where they are, those that wait are told."""
         self._stopping.set()
+
+    def close(self) -> None:
+        """After `stop`: wait for the thread, then save every live session."""
         self._queue.put(None)
         self._thread.join()
-        self.serving.keeper.save_all()
+        self._serving.keeper.save_all()
 
     def _run(self) -> None:
         while (job := self._queue.get()) is not None:
+            self._busy.set()
             if self._stopping.is_set():
                 job.send(Failed(503, "the server is stopping"))
             elif not job.cancelled.is_set():
                 self._serve(job)
+            self._busy.clear()
 
     def _serve(self, job: Job) -> None:
         try:
-            self.serving.serve(job, self._stopping.is_set)
+            self._serving.serve(job, self._stopping.is_set)
         except Refused as refused:
             job.send(refused.failed)
         except Exception as error:
             log.exception("request failed")
             job.send(Failed(500, f"internal error: {error}"))
+
+
+def knobs_of(settings: Settings) -> Knobs:
+    """Where to save, as the policy wants to know it."""
+    return Knobs(
+        settings.kv_cache_min_tokens,
+        settings.kv_cache_cold_max_tokens,
+        settings.kv_cache_continued_interval_tokens,
+        settings.kv_cache_boundary_trim_tokens,
+        settings.kv_cache_boundary_align_tokens,
+        settings.kv_cache_boundary_order,
+    )
+
+
+def open_store(loaded: Loaded, settings: Settings) -> Store | None:
+    """The store of the directory, brought within its budget; None without a directory."""
+    if settings.kv_disk_dir is None:
+        return None
+    options = Options(
+        budget=settings.kv_disk_space_mb * MIB,
+        min_tokens=settings.kv_cache_min_tokens,
+        policy=settings.kv_cache_policy,
+        abi=settings.kv_abi,
+        limits=Limits(settings.kv_cache_min_gain_tokens, settings.kv_write_limit * MIB),
+    )
+    store = Store(
+        settings.kv_disk_dir, loaded.identity(settings.kv_cache_reject_different_quant), settings.ctx, options
+    )
+    store.room.trim()
+    return store
+
+
+def describe_directory(store: Store) -> str:
+    """Files, bytes, budget and oldest use: nothing in the directory ever goes but by its budget."""
+    with store.catalog.lock:
+        store.catalog.refresh()
+        used = [entry.header.used for _, entry in store.catalog.good() if entry.header]
+    size = f"{store.catalog.used() / MIB:.0f} of {store.options.budget // MIB} MiB"
+    line = f"kv directory {store.catalog.root}: {len(used)} files, {size}"
+    return f"{line}, oldest used {(store.clock() - min(used)) / 86400:.1f} days ago" if used else line

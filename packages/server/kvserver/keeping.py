@@ -10,9 +10,9 @@ from kvformat.policy import Knobs, Reason, continued_due
 from kvformat.store import Outcome, Store
 from kvprompt.conversation import Dialect
 from kvprompt.keys import Key
-from kvprompt.replay import ToolMemory
 from kvprompt.tokenizer import Tokenizer
 
+from .prompting import Prompts
 from .saving import Save, Saver
 from .slots import Point, Slot, Slots
 from .track import Track
@@ -23,15 +23,13 @@ log = logging.getLogger("kvserver")
 class Keeper:
     """Saves points of slots in the background, and goes back to where a client will go on."""
 
-    def __init__(
-        self, slots: Slots, store: Store | None, knobs: Knobs, tokenizer: Tokenizer, memory: ToolMemory | None
-    ) -> None:
+    def __init__(self, slots: Slots, store: Store | None, knobs: Knobs, tokenizer: Tokenizer, prompts: Prompts) -> None:
         self.slots = slots
         self.store = store
         self.knobs = knobs
-        self.memory = memory
         self.outcomes: Counter[tuple[str, str]] = Counter()  # (reason, status)
         self._tokenizer = tokenizer
+        self._prompts = prompts
         self._saver = Saver(store) if store else None
 
     def save(self, slot: Slot, point: Point, reason: Reason, waiting: bytes = b"") -> None:
@@ -50,11 +48,9 @@ class Keeper:
             if outcome.status in ("failed", "declined"):
                 slot.on_disk = min(slot.on_disk, before)
 
-        bindings = self.memory.bindings_in(point.text) if self.memory else ()
-        tool_map = tuple((id.encode("utf-8", "surrogateescape"), block) for id, block in bindings)
         lease = self.slots.lease(slot, point)
         kind = self._key_kind(point.text, lease.state.tokens.tolist(), slot.dialect)
-        self._saver.submit(Save(lease, point.text, reason, kind, tool_map, waiting, done))
+        self._saver.submit(Save(lease, point.text, reason, kind, self._prompts.bindings(point.text), waiting, done))
 
     def evict(self, slot: Slot, waiting: bytes) -> None:
         """Another conversation is about to take the slot: save what is there. It stays in memory until it is written."""

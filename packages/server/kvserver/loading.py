@@ -8,10 +8,13 @@ from pathlib import Path
 import xxhash
 from gguf import GGMLQuantizationType as Type
 
-from kvengine import EngineError, Model, load
+from kvengine import EngineError, Model
+from kvengine import load as load_model
 from kvformat.identity import Identity
 from kvprompt.gguf_header import GGUF, read_gguf
 from kvprompt.tokenizer import Tokenizer
+
+from .settings import Settings
 
 SAMPLES, SAMPLE_BYTES = 64, 1 << 16
 
@@ -27,15 +30,27 @@ class Loaded:
     name: str
     model: Model
     tokenizer: Tokenizer
-    identity: Identity
+    quant_bits: int
+    fingerprint: str
+
+    def identity(self, reject_other_quant: bool = False) -> Identity:
+        """Which files are this model's."""
+        return Identity(self.model.config.shape, self.quant_bits, self.fingerprint, reject_other_quant)
 
 
-def load_gguf(path: Path, *, reject_other_quant: bool = False) -> Loaded:
-    """Open a GGUF in ds4's layout. Raises EngineError, BadModelFile or OSError, each one sentence."""
+def load(settings: Settings) -> Loaded:
+    """The model that the settings name. Raises EngineError, BadModelFile or OSError, each one sentence."""
+    if settings.model is None:
+        raise EngineError("no model was given", remedy="name a GGUF file with -m")
+    return load_gguf(settings.model)
+
+
+def load_gguf(path: Path) -> Loaded:
+    """Open a GGUF in ds4's layout."""
+    if path.is_dir():
+        raise EngineError("is a folder", path=path, remedy="serving needs a GGUF file, which has the tokenizer in it")
     header = read_gguf(path)
-    model = load(path)
-    identity = Identity(model.config.shape, quant_bits(header), fingerprint(header), reject_other_quant)
-    return Loaded(path.stem, model, Tokenizer.from_gguf(header), identity)
+    return Loaded(path.stem, load_model(path), Tokenizer.from_gguf(header), quant_bits(header), fingerprint(header))
 
 
 def quant_bits(header: GGUF) -> int:

@@ -10,7 +10,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -20,27 +20,22 @@ from kvformat.store import Match, Store
 from kvprompt.conversation import Conversation, Dialect, Thinking
 from kvprompt.keys import Key, next_key
 from kvprompt.markers import EOS, THINK, UNTHINK
-from kvprompt.render import RenderedPrompt, ReplayCount, Style, render, render_continuation
-from kvprompt.replay import Source, ToolMemory
+from kvprompt.render import RenderedPrompt
+from kvprompt.replay import Source
 
+from .errors import Refused
 from .generation import Answer, Draw, Ends, Shower, finished, generate
 from .keeping import Keeper
 from .loading import Loaded
 from .places import cold_points, frontiers, returns
 from .plan import SHORT, TAIL, Plan, decide
+from .prompting import Prompts
 from .slots import Slot, Slots
+from .trace import Trace
 from .track import Track
-from .wire import Failed, Finished, Job, Started, Usage
+from .wire import Failed, Finished, Job, Metric, Started, Usage
 
 log = logging.getLogger("kvserver")
-
-
-class Refused(Exception):
-    """The request ends with this message."""
-
-    def __init__(self, failed: Failed) -> None:
-        self.failed = failed
-        super().__init__(failed.message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,35 +56,36 @@ class Work:
 
 
 class Serving:
-    """All that outlives a request: slots, store, tool memory, counters."""
+    """All that outlives a request: slots, store, prompts, counters."""
 
     def __init__(
         self,
         loaded: Loaded,
         slots: Slots,
         store: Store | None,
-        style: Style,
+        prompts: Prompts,
         knobs: Knobs,
-        memory: ToolMemory | None,
         draw: Callable[[Conversation], Draw],
+        trace: Trace | None,
     ) -> None:
         self.tokenizer = loaded.tokenizer
         self.slots = slots
         self.store = store
-        self.style = style
+        self.prompts = prompts
+        self.context = prompts.style.context
         self.knobs = knobs
-        self.memory = memory
-        self.keeper = Keeper(slots, store, knobs, loaded.tokenizer, memory)
+        self.keeper = Keeper(slots, store, knobs, loaded.tokenizer, prompts)
         self.sources: Counter[str] = Counter()
         self.tokens: Counter[str] = Counter()
         self._draw = draw
+        self._trace = trace
         self._eos, *think = (self.tokenizer.encode_chat(marker.encode())[0] for marker in (EOS, THINK, UNTHINK))
         self._think_ids = frozenset(think)
 
     def serve(self, job: Job, stopping: Callable[[], bool]) -> None:
         """Answer one job. Raises Refused for what the client must be told; any other error is a fault of ours."""
-        prompt, continues = self.render(job.conversation)
         times = Times()
+        prompt, continues = self.prompts.render(job.conversation, self.slots)
         work = self._take_up(job, prompt, continues)
         times.restored()
         job.send(Started(work.usage))
@@ -101,32 +97,21 @@ class Serving:
         self._keep(work, answer, done)
         self._report(work, answer, done, times)
 
-    # ---- the prompt
+    def count_tokens(self, conversation: Conversation) -> int:
+        """How many tokens the prompt would have. Any thread may ask."""
+        prompt, _ = self.prompts.render(conversation, self.slots)
+        return len(self.tokenizer.encode_chat(prompt.text))
 
-    def render(self, conversation: Conversation) -> tuple[RenderedPrompt, bool]:
-        """The whole prompt, or, for results whose calls the client left out, what follows the state that waits for them."""
-        self._recall_tools(conversation)
-        orphans = set(conversation.orphans)
-        if not orphans:
-            return render(conversation, self.style, self.memory), False
-        slot = next((slot for slot in self.slots if slot.call_ids and orphans <= slot.call_ids), None)
-        if slot is None or slot.end is None:
-            missing = ", ".join(sorted(orphans))
-            raise Refused(
-                Failed(400, f"continuation state not available for {missing}; replay the full messages history")
-            )
-        start = next(i for i, message in enumerate(conversation.messages) if message.result_ids)
-        text = slot.end.text + render_continuation(conversation, start, self.style)
-        return RenderedPrompt(text, 0, conversation.thinking.within(self.style.context), ReplayCount()), True
-
-    def _recall_tools(self, conversation: Conversation) -> None:
-        """Look the blocks of unknown call ids up on disk."""
-        if self.memory is None or self.store is None:
-            return
-        ids = {call.id for message in conversation.messages for call in message.calls if call.id}
-        wanted = {id.encode("utf-8", "surrogateescape"): id for id in ids if id not in self.memory}
-        for id, block in self.store.find_tools(wanted).items() if wanted else ():
-            self.memory.remember([wanted[id]], block, Source.DISK)
+    def metrics(self) -> Iterator[Metric]:
+        """Counters since the start."""
+        yield Metric("requests_total", "Requests by where they started.", dict(self.sources), "source")
+        yield Metric("tokens_total", "Tokens cached, prefilled and generated.", dict(self.tokens), "kind")
+        saves = {f"{reason} {status}": count for (reason, status), count in self.keeper.outcomes.items()}
+        yield Metric("saves_total", "Checkpoints by reason and outcome.", saves, "save")
+        if self.store is not None:
+            written = {reason.name.lower(): count for reason, count in self.store.ledger.written.items()}
+            yield Metric("written_bytes_total", "Bytes of checkpoints written, by reason.", written, "reason")
+            yield Metric("evicted_total", "Checkpoints deleted to make room.", {"": self.store.room.evicted})
 
     # ---- the state
 
@@ -136,7 +121,7 @@ class Serving:
             plan = decide(prompt.text, self.slots, self.store)
             suffix = self.tokenizer.encode_chat(prompt.text, start=plan.start_bytes)
             total = plan.start + len(suffix)
-            if total >= self.style.context:
+            if total >= self.context:
                 raise Refused(self._too_long(total, job.conversation))
             try:
                 self._go_to(plan, prompt.text)
@@ -194,13 +179,11 @@ class Serving:
             slot.session.feed([self._eos])  # upstream's visible keys promise an EOS that was never fed
         self.slots.add(slot, text)
         slot.on_disk = match.tokens
-        if self.memory is not None:
-            for id, block in pairs:
-                self.memory.remember([id.decode("utf-8", "surrogateescape")], block, Source.DISK)
+        self.prompts.remember(((id.decode("utf-8", "surrogateescape"), block) for id, block in pairs), Source.DISK)
 
     def _too_long(self, total: int, conversation: Conversation) -> Failed:
-        sentence = f"the prompt has {total} tokens, the context {self.style.context}; shorten it or raise --ctx"
-        members = {"n_prompt_tokens": total, "n_ctx": self.style.context}
+        sentence = f"the prompt has {total} tokens, the context {self.context}; shorten it or raise --ctx"
+        members = {"n_prompt_tokens": total, "n_ctx": self.context}
         return Failed(400, sentence, "context_length_exceeded", members)
 
     # ---- prefill
@@ -275,8 +258,7 @@ class Serving:
         if answer.finish == "error":
             return  # nobody knows how much of it was seen; the prompt's end is where a retry starts
         ids = [call.id for call in done.turn.calls]
-        if self.memory is not None:
-            self.memory.remember(ids, done.turn.block)
+        self.prompts.remember((id, done.turn.block) for id in ids)
         if answer.finish == "stop" and done.stop is None and len(slot) < slot.session.ctx - 1:
             slot.session.feed([self._eos])
             answer.tokens.append(self._eos)
@@ -285,7 +267,7 @@ class Serving:
         if work.continues:
             key = Key(work.prompt.text + sampled, len(work.prompt.text) + len(sampled))
         else:
-            key = next_key(conversation, work.prompt, done.turn, sampled, self.style, self.memory)
+            key = next_key(conversation, work.prompt, done.turn, sampled, self.prompts.style, self.prompts.memory)
         point = self.keeper.end_at(slot, key, work.track, answer.tokens, answer.marks)
         slot.call_ids = frozenset(ids)
         if point is not None:
@@ -305,6 +287,8 @@ class Serving:
             work.job.conversation.dialect, plan.source, plan.start, len(work.suffix), usage.completion, done.finish,
             *times.milliseconds(),
         )  # fmt: skip
+        if self._trace is not None:
+            self._trace.request(work.job.conversation, work.prompt, plan, done, self.tokenizer.decode(answer.tokens))
 
 
 class Times:
