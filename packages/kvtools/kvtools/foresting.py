@@ -41,6 +41,14 @@ class Node:
     shared_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A file's token ids, and the bytes of them and of the compressed rows that they made."""
+
+    ids: array[int]
+    nbytes: int
+
+
 def forest(directory: Path) -> list[Node]:
     """Every readable file, each behind its parent. Raises Unreadable when the directory cannot be listed."""
     entries = [e for e in scan(directory) if e.kind in (Kind.GOOD, Kind.STRIPPED)]
@@ -55,18 +63,16 @@ def forest(directory: Path) -> list[Node]:
 
 
 def _nodes(directory: Path, entries: list[Entry], texts: dict[str, bytes]) -> Iterator[Node]:
-    path: list[Entry] = []  # from a root down to the last entry
+    path: list[tuple[str, Rows]] = []  # from a root down to the last entry
     for number, entry in enumerate(progress(entries, "comparing tokens", len(entries))):
-        while path and not texts[entry.name].startswith(texts[path[-1].name]):
+        text, header, held = texts[entry.name], entry.header, _rows(directory / entry.name)
+        assert header is not None
+        while path and not text.startswith(texts[path[-1][0]]):
             path.pop()
-        parent = path[-1] if path else None
-        covered = number + 1 < len(entries) and texts[entries[number + 1].name].startswith(texts[entry.name])
-        assert entry.header is not None
-        shared = _shared(directory / entry.name, directory / parent.name) if parent else 0
-        yield Node(
-            entry.name, parent.name if parent else None, len(path), covered, entry.size, entry.header, shared
-        )  # fmt: skip
-        path.append(entry)
+        covered = number + 1 < len(entries) and texts[entries[number + 1].name].startswith(text)
+        parent, shared = (path[-1][0], _shared(held, path[-1][1])) if path else (None, 0)
+        yield Node(entry.name, parent, len(path), covered, entry.size, header, shared)
+        path.append((entry.name, held))
 
 
 def _text(directory: Path, entry: Entry) -> bytes:
@@ -80,25 +86,22 @@ def _text(directory: Path, entry: Entry) -> bytes:
         return b""
 
 
-def _shared(path: Path, parent: Path) -> int:
-    """Bytes of `path` that its parent holds as well; 0 where they were made of other tokens or cannot be read."""
+def _rows(path: Path) -> Rows:
+    """What a longer file may repeat; nothing of a file that holds text only or cannot be read."""
     try:
-        with Checkpoint.open(parent) as shorter, Checkpoint.open(path) as longer:
-            if (
-                shorter.payload is None
-                or longer.payload is None
-                or not _extends(longer.token_ids(), shorter.token_ids())
-            ):
-                return 0
-            words, payload = shorter.payload.words, shorter.payload
-            rows = sum(payload.n_comp) * words.head_dim + sum(payload.n_index_comp) * words.indexer_dim
-            return F32 * (words.tokens + rows)
+        with Checkpoint.open(path) as checkpoint:
+            if checkpoint.payload is None:
+                return Rows(array("I"), 0)
+            words, payload = checkpoint.payload.words, checkpoint.payload
+            values = sum(payload.n_comp) * words.head_dim + sum(payload.n_index_comp) * words.indexer_dim
+            return Rows(checkpoint.token_ids(), F32 * (words.tokens + values))
     except KVError:
-        return 0
+        return Rows(array("I"), 0)
 
 
-def _extends(longer: array[int], shorter: array[int]) -> bool:
-    return longer[: len(shorter)] == shorter
+def _shared(longer: Rows, shorter: Rows) -> int:
+    """0 where the two were made of other tokens."""
+    return shorter.nbytes if longer.ids[: len(shorter.ids)] == shorter.ids else 0
 
 
 def node_fields(node: Node) -> dict[str, Any]:
