@@ -90,6 +90,14 @@ def test_the_new_map_is_on_disk_before_it_is_announced(final: Path, calls: list[
     assert calls == ["open", clear, "fsync", "ftruncate", "pwrite", "fsync", announce, used, "fsync"]
 
 
+@pytest.mark.parametrize("flags", [0x02, 0x04])
+def test_a_refresh_keeps_the_kind_of_the_key(final: Path, flags: int) -> None:
+    final.write_bytes(plain_file(ext_flags=flags).data)
+    refresh_tool_map(final, encode_tool_map(CALLS), 1)
+    with Checkpoint.open(final) as checkpoint:
+        assert checkpoint.header.ext_flags == flags | 0x01
+
+
 @pytest.mark.parametrize("flags", [0x08, 0x10, 0x81])
 def test_other_trailers_are_not_overwritten(final: Path, flags: int) -> None:
     data = plain_file(ext_flags=flags).data + b"theirs"

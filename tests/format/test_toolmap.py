@@ -8,6 +8,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 
 from kvformat import layout
@@ -88,6 +89,12 @@ def test_blocks_follow_the_text_and_stop_at_a_nul() -> None:
     a, b = "<tool_calls>a</tool_calls>", "\n\n<｜DSML｜tool_calls>b</｜DSML｜tool_calls>"
     text = f"x{b}y\n{a}<DSML｜tool_calls>never closed\0{a}".encode()
     assert list(blocks_in_text(text)) == [b.encode(), a.encode()]
+
+
+@pytest.mark.parametrize(("id_bytes", "entries"), [(256, 2), (257, 1)])
+def test_an_id_may_have_256_bytes(id_bytes: int, entries: int) -> None:
+    data = encode_tool_map([(b"a", b"<A>"), (b"x" * id_bytes, b"<B>")])
+    assert len(find_tool_map(io.BytesIO(data), 0, len(data)).entries) == entries
 
 
 def test_nothing_to_write_is_no_section() -> None:

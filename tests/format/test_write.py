@@ -173,6 +173,15 @@ def test_words_are_those_of_the_generation(generation: int, ctx: int, chunk: int
     assert (words.ctx, words.tokens, words.raw_live) == (ctx, 130, 8)
 
 
+def test_a_context_below_the_window_is_the_window(final: Path) -> None:
+    state = plain_state(tokens=5, ctx=6)
+    write(final, Contents.from_state(state, b"text", reason="cold", quant_bits=2, now=1))
+    with Checkpoint.open(final, (state.shape,)) as checkpoint:
+        words = checkpoint.payload and checkpoint.payload.words
+        assert words and (words.raw_window, words.raw_cap, words.raw_live) == (6, 6, 5)
+        assert checkpoint.shape is state.shape
+
+
 def test_an_empty_key_and_a_full_context_are_refused() -> None:
     with pytest.raises(Mismatch, match="match every prompt"):
         Contents.from_state(plain_state(), b"", reason="cold", quant_bits=2, now=1)
