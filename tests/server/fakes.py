@@ -12,12 +12,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from sanic import Sanic
+
 from kvprompt.conversation import Conversation, ToolCall, Turn
 from kvprompt.events import Arguments, CallEnd, Reasoning, Text
 from kvserver.app import create_app
 from kvserver.errors import QueueFull, ShuttingDown
 from kvserver.settings import Settings
 from kvserver.wire import Call, Failed, Finish, Finished, Job, Logprob, Message, Metric, Piece, Started, Status, Usage
+
+Sanic.test_mode = True  # or a second application in one process cannot start
 
 Step = Message | float
 """A message, or seconds of silence."""

@@ -105,13 +105,16 @@ def _read(path: str, body: bytes) -> tuple[Conversation, int | None]:
 def _logprobs(dialect: Dialect, body: bytes) -> int | None:
     """How many alternatives per token are wanted, None if not even the token's own log-probability is."""
     fields = read_body(body)
-    wanted: int | None = None
-    if dialect is Dialect.CHAT and fields.flag("logprobs"):
-        wanted = fields.integer("top_logprobs") or 0
-    elif dialect is Dialect.COMPLETION:
-        wanted = fields.integer("logprobs")
-    elif dialect is Dialect.RESPONSES:
-        wanted = fields.integer("top_logprobs")
+    match dialect:
+        case Dialect.CHAT:
+            top = fields.integer("top_logprobs") or 0
+            wanted = top if fields.flag("logprobs") else None
+        case Dialect.COMPLETION:
+            wanted = fields.integer("logprobs")
+        case Dialect.RESPONSES:
+            wanted = fields.integer("top_logprobs")
+        case Dialect.ANTHROPIC:
+            wanted = None
     return None if wanted is None else min(wanted, MOST_LOGPROBS)
 
 

@@ -32,7 +32,12 @@ def main() -> NoReturn:
     except click.ClickException as refusal:
         click.echo(f"kvserve: {_sentence(refusal)}", err=True)
         sys.exit(USAGE)
-    sys.exit(settings if isinstance(settings, int) else serve(settings, open_model))
+    if isinstance(settings, int):
+        sys.exit(settings)
+    if settings.model is None:
+        click.echo("kvserve: which model? There is none built in yet; give a GGUF file with -m FILE", err=True)
+        sys.exit(USAGE)
+    sys.exit(serve(settings, open_model))
 
 
 def open_model(settings: Settings) -> Backend:
