@@ -330,17 +330,6 @@ class TestConversation:
         )
         assert Conversation("chat", "m", messages).orphans == ("x",)
 
-    def test_where_the_results_begin(self):
-        result, user = Message("tool", result_ids=("x",)), Message("user", "a")
-        blocks = Message("user", "<tool_result></tool_result>", result_ids=("x",))
-        for messages, start in [
-            ((user, result, result), 1),
-            ((user, blocks, Message("system", "s")), 1),
-            ((result, user), 2),
-            ((), 0),
-        ]:
-            assert Conversation("chat", "m", messages).results_start == start
-
     def test_results_in_an_anthropic_message_make_no_tool_context(self):
         blocks = [{"type": "tool_result", "tool_use_id": "t", "content": "r"}]
         assert not parse("anthropic", messages=[{"content": blocks}]).tool_context

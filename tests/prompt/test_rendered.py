@@ -15,7 +15,7 @@ from kvprompt.render import ReplayCount, Style, render, render_continuation
 from kvprompt.replay import Source, ToolMemory
 from kvprompt.tokenizer import Tokenizer
 from kvprompt.volatile import VOLATILE
-from prompt.conftest import golden
+from prompt.conftest import GOLDEN, golden
 
 OLDER, NEWER = golden("rendered_prompts.json") + golden("think_max.json"), golden("rendered_from_traces.json")
 STYLE = Style()
@@ -158,6 +158,7 @@ class TestVolatile:
         assert self.SYSTEM.encode() in render(Conversation(Dialect.CHAT, "ds4", messages), STYLE).text
 
     def test_the_list_is_documented(self):
-        assert all(entry.written_by for entry in VOLATILE)
+        documentation = (GOLDEN.parents[1] / "docs" / "prompt.md").read_text("utf-8")
+        assert all(f"| `{entry.name}` |" in documentation for entry in VOLATILE)
         with pytest.raises(PromptError, match="known are billing, date"):
             self.text(1, "weather")

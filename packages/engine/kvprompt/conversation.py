@@ -114,18 +114,6 @@ class Conversation:
             declared.update(call.id for call in message.calls)
         return tuple(orphans)
 
-    @property
-    def results_start(self) -> int:
-        """Where the results begin that the transcript ends in; its length if it ends otherwise."""
-        start = end = len(self.messages)
-        for at in reversed(range(end)):
-            message = self.messages[at]
-            if message.role in RESULT_ROLES or (message.role == "user" and message.result_ids):
-                start = at
-            elif message.role not in SYSTEM_ROLES:
-                break
-        return start
-
 
 @dataclass(frozen=True, slots=True)
 class Turn:

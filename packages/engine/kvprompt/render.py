@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -96,9 +97,7 @@ class _Body:
     tool_context: bool
     memory: ToolMemory | None
     parts: list[bytes] = field(default_factory=list)
-    replay: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(("mem", "disk", "canonical", "missing_ids"), 0)
-    )
+    replay: Counter[str] = field(default_factory=Counter)
     awaits_assistant: bool = False
     in_results: bool = False
 

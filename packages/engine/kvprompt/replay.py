@@ -75,10 +75,10 @@ class ToolMemory:
     def recall(self, calls: Iterable[ToolCall]) -> Recall:
         """The block that all these calls came from. Names, order and arguments are the client's affair."""
         ids = [call.id for call in calls]
-        found = [self._entries[id] for id in ids if id in self._entries]
-        for id in ids:
-            if id in self._entries:
-                self._entries.move_to_end(id)
+        known = [id for id in ids if id in self._entries]
+        for id in known:
+            self._entries.move_to_end(id)
+        found = [self._entries[id] for id in known]
         if len(found) < len(ids) or len({block for block, _ in found}) != 1:
             return Recall(None, missing_ids=len(ids) - len(found))
         from_ram = any(source is Source.RAM for _, source in found)
