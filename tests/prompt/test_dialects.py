@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvprompt.conversation import Conversation, Message, Sampling, Thinking, Tool, ToolCall
+from kvprompt.conversation import Conversation, Dialect, Message, Sampling, Thinking, Tool, ToolCall
 from kvprompt.dialects import PARSERS
 from kvprompt.errors import BadRequest
 from kvprompt.rawjson import BadJson, compact, escape, parse_object
@@ -85,6 +85,8 @@ class TestCommonFields:
     def test_what_must_be_there(self, dialect: str, field: str):
         with pytest.raises(BadRequest, match=f"missing {field}"):
             parse_raw(dialect, "{}")
+        with pytest.raises(BadRequest, match=f"missing {field}"):
+            parse(dialect, **{field: None})
 
 
 class TestThinking:
@@ -152,7 +154,7 @@ class TestChat:
                 parse("chat", messages=messages)
 
 
-@pytest.mark.parametrize(("prompt", "text"), [("a", "a"), (["a", "b"], "a"), ([], ""), ([3], ""), (None, ""), (5, "")])
+@pytest.mark.parametrize(("prompt", "text"), [("a", "a"), (["a", "b"], "a"), ([], ""), ([3], ""), (5, "")])
 def test_completion_prompts(prompt: Any, text: str):
     assert parse("completion", prompt=prompt).messages[1] == Message("user", text)
 
@@ -328,7 +330,8 @@ class TestConversation:
             Message("assistant", calls=(ToolCall("a", "f", "{}"),)),
             Message("tool", result_ids=("a",)),
         )
-        assert Conversation("chat", "m", messages).orphans == ("x",)
+        assert Conversation(Dialect.RESPONSES, "m", messages).orphans == ("x",)
+        assert Conversation(Dialect.CHAT, "m", messages).orphans == ()
 
     def test_results_in_an_anthropic_message_make_no_tool_context(self):
         blocks = [{"type": "tool_result", "tool_use_id": "t", "content": "r"}]

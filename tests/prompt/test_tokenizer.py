@@ -59,14 +59,24 @@ def test_a_stream_never_shows_half_a_character(tokenizer: Tokenizer, text: bytes
         assert not any("\ufffd" in piece for piece in pieces)
 
 
-def test_a_vocabulary_that_is_not_ours(tokenizer: Tokenizer):
-    with pytest.raises(BadModelFile, match="lacks"):
-        Tokenizer.from_vocabulary(["a"], [], [1])
+def test_a_vocabulary_that_is_not_ours():
+    vocabulary = golden("../models/vocab.json")
+    tokens, merges, types = (vocabulary[name] for name in ("tokens", "merges", "types"))
+    for broken, problem in [
+        ((["a"], [], [1]), "lacks"),
+        ((tokens, merges, types[1:]), "types"),
+        ((tokens, ["nospace"], types), "merges do not fit"),
+        ((tokens, ["unheard of"], types), "merges do not fit"),
+        (([*tokens, "word｜"], [], [*types, 1]), "byte alphabet"),
+    ]:
+        with pytest.raises(BadModelFile, match=problem):
+            Tokenizer.from_vocabulary(*broken)
+
+
+@pytest.mark.parametrize("tokens", [None, "text", [1, 2]])
+def test_a_model_without_a_tokenizer(tokens: object):
     with pytest.raises(BadModelFile, match="no tokenizer"):
-        Tokenizer.from_gguf(GGUF(Path("x.gguf"), 3, {}, {}))
-    with pytest.raises(BadModelFile):
-        tokens = [*(entry for entry in golden("../models/vocab.json")["tokens"]), "word｜"]
-        Tokenizer.from_vocabulary(tokens, [], [1] * len(tokens))
+        Tokenizer.from_gguf(GGUF(Path("x.gguf"), 3, {"tokenizer.ggml.tokens": tokens}, {}))
 
 
 def test_a_file_that_is_no_tokenizer(tmp_path: Path):

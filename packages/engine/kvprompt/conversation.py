@@ -106,7 +106,12 @@ class Conversation:
 
     @property
     def orphans(self) -> tuple[str, ...]:
-        """Ids of results whose call no earlier message of this request makes: the client sent a mere continuation."""
+        """Ids of results whose call no earlier message of this request makes: the client sent a mere continuation.
+
+        In chat there is no such thing; what it sends is the whole history.
+        """
+        if self.dialect is Dialect.CHAT:
+            return ()
         declared: set[str] = set()
         orphans: list[str] = []
         for message in self.messages:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 from .errors import BadModelFile, prompt_extra
 from .gguf_header import GGUF
@@ -25,6 +25,7 @@ _TO_BYTES = {letter: byte for byte, letter in enumerate(ALPHABET)}
 _TO_LETTERS = str.maketrans({chr(byte): letter for byte, letter in enumerate(ALPHABET)})
 _INVALID = re.compile("([\udc80-\udcff])")
 
+T = TypeVar("T")
 EncodePiece = Callable[[bytes], list[int]]
 
 
@@ -40,12 +41,9 @@ class Tokenizer:
     @classmethod
     def from_gguf(cls, gguf: GGUF) -> Tokenizer:
         """ds4's tokenizer, from a model's metadata."""
-        tokens, merges, types = (
-            gguf.metadata.get(f"tokenizer.ggml.{name}") for name in ("tokens", "merges", "token_type")
+        return cls.from_vocabulary(
+            _array(gguf, "tokens", str), _array(gguf, "merges", str), _array(gguf, "token_type", int)
         )
-        if not (isinstance(tokens, list) and isinstance(merges, list) and isinstance(types, list)):
-            raise BadModelFile(f"{gguf.path} holds no tokenizer: it lacks tokenizer.ggml.tokens, merges or token_type")
-        return cls.from_vocabulary(tokens, merges, types)
 
     @classmethod
     def from_vocabulary(cls, tokens: Sequence[str], merges: Iterable[str], types: Sequence[int]) -> Tokenizer:
@@ -53,9 +51,9 @@ class Tokenizer:
         with prompt_extra():
             import tokenizers
         ids = {token: id for id, token in enumerate(tokens)}
-        lacking = [marker for marker in SPECIALS if marker not in ids] + [c for c in ALPHABET if c not in ids]
-        if lacking:
-            raise BadModelFile(f"the vocabulary lacks {lacking[0]!r} and is not DeepSeek V4's")
+        _check_complete(ids, (*SPECIALS, *ALPHABET))
+        if len(tokens) != len(types):
+            raise BadModelFile(f"the vocabulary has {len(tokens)} tokens and {len(types)} types")
         pairs = [cast("tuple[str, str]", tuple(merge.split(" ", 1))) for merge in merges]
         try:
             engine = tokenizers.Tokenizer(tokenizers.models.BPE(ids, pairs))
@@ -67,7 +65,8 @@ class Tokenizer:
             return engine.encode(piece.decode("latin-1").translate(_TO_LETTERS), add_special_tokens=False).ids
 
         spelled = [
-            _spelled(token) if type == _NORMAL else token.encode() for token, type in zip(tokens, types, strict=True)
+            _spelled(token) if type == _NORMAL else token.encode("utf-8", "surrogateescape")
+            for token, type in zip(tokens, types, strict=True)
         ]
         return cls(encode_piece, spelled, {marker.encode(): ids[marker] for marker in SPECIALS})
 
@@ -87,6 +86,7 @@ class Tokenizer:
             raise
         except Exception as fault:  # the package raises nothing narrower
             raise BadModelFile(f"{path} is not a byte-level tokenizer.json: {fault}") from None
+        _check_complete(ids, ALPHABET)
 
         def encode_piece(piece: bytes) -> list[int]:
             out: list[int] = []
@@ -134,6 +134,19 @@ class StreamDecoder:
     def finish(self) -> str:
         """What is left when no more tokens come."""
         return self._decoder.decode(b"", final=True)
+
+
+def _array(gguf: GGUF, name: str, kind: type[T]) -> list[T]:
+    array = gguf.metadata.get(f"tokenizer.ggml.{name}")
+    if not isinstance(array, list) or not all(isinstance(entry, kind) for entry in array):
+        raise BadModelFile(f"{gguf.path} holds no tokenizer: tokenizer.ggml.{name} is missing or of another kind")
+    return array
+
+
+def _check_complete(ids: Mapping[str, int], needed: Iterable[str]) -> None:
+    lacking = [token for token in needed if token not in ids]
+    if lacking:
+        raise BadModelFile(f"the vocabulary lacks {lacking[0]!r} and is not DeepSeek V4's")
 
 
 def _spelled(token: str) -> bytes:

@@ -96,7 +96,8 @@ class _Blocks:
             given = fields.get("input")
             self.calls.append(ToolCall(fields.text("id"), fields.text("name"), "{}" if given is None else given.raw))
         elif kind == "tool_result":
-            self.result_ids.append(fields.text("tool_use_id") or fields.text("id"))
+            if id := fields.text("tool_use_id") or fields.text("id"):
+                self.result_ids.append(id)
             self.content += tool_result(content_text(fields.get("content")))
         else:
             self.content += content_text(fields.get("text"))

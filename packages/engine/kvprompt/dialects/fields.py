@@ -49,9 +49,10 @@ class Fields:
 
     def require(self, name: str) -> Json:
         """The value of a field that a request cannot do without."""
-        if name not in self._members:
+        value = self.given(name)
+        if value is None:
             raise BadRequest(f"missing {name}")
-        return self._members[name]
+        return value
 
     def text(self, name: str, default: str = "") -> str:
         """A string."""

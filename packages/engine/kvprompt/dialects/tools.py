@@ -24,7 +24,8 @@ def read_tools(*lists: Json | None) -> Tools:
         for element in value.elements():
             for line, prompt_name, tool in _entries(element):
                 lines.append(line)
-                by_name[prompt_name] = tool
+                if prompt_name:
+                    by_name[prompt_name] = tool
     return Tools("\n".join(lines), by_name)
 
 
