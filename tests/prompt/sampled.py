@@ -43,6 +43,9 @@ def block(draw: st.DrawFn) -> str:
                 written = json.dumps(value, ensure_ascii=draw(st.booleans()), indent=draw(st.sampled_from((None, 1))))
                 attribute, written = '" string="false"', written.replace(end, "\\u003c" + end[1:])
             out += [draw(space), f'<{spelling}parameter name="{key}{attribute}>{written}{end}']
+        if draw(st.integers(0, 4)) == 0:
+            leaf = f'<{spelling}parameter name="x" string="false">{draw(st.sampled_from(("1", "oops")))}{end}'
+            out += [draw(space), f'<{spelling}parameter name="o">', draw(space), leaf, draw(space), end]
         out += [draw(space), f"</{spelling}invoke>"]
     return "".join([*out, draw(space), f"</{spelling}tool_calls>"])
 

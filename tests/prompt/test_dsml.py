@@ -188,6 +188,15 @@ class TestValues:
         markup = f'<{DSML}invoke name="f"><{DSML}parameter name="a"{attribute}>{value}{VALUE_END}</{DSML}invoke>'
         assert json.loads(turn_of(block(markup)).calls[0].arguments) == {"a": expected}
 
+    def test_an_object_may_be_spelled_out_in_parameters(self):
+        leaf = f'<{DSML}parameter name="{{}}" string="{{}}">{{}}{VALUE_END}\n'
+        inner = leaf.format("x", "true", "1") + leaf.format("y", "false", "[2]")
+        outer = f'<{DSML}parameter name="o">\n{inner}{VALUE_END}' + leaf.format("z", "true", "")
+        markup = f'<{DSML}invoke name="f">{outer}</{DSML}invoke>'
+        assert turn_of(block(markup)).calls[0].arguments == '{"o":{"x":"1","y":[2]},"z":""}'
+        deeper = block(markup.replace(' string="true">1', f'><{DSML}parameter name="p">1{VALUE_END}'))
+        assert turn_of(deeper).content == deeper
+
     def test_the_spelling_of_a_number_is_kept(self):
         markup = f'<{DSML}invoke name="f"><{DSML}parameter name="a" string="false">1.50{VALUE_END}</{DSML}invoke>'
         assert turn_of(block(markup)).calls[0].arguments == '{"a":1.50}'

@@ -193,18 +193,25 @@ class Recogniser:
 
     def _invoke(self, index: int, tags: _Tags) -> Steps[None]:
         self._tell(CallStart(index, self._name((yield from self._stream.attributes()), "an invoke")))
+        yield from self._parameters(index, tags, tags.invoke_end)
+        self._tell(CallEnd(index))
+
+    def _parameters(self, index: int, tags: _Tags, end: bytes) -> Steps[None]:
+        """Parameters up to `end`, as one JSON object."""
         before = "{"
-        while (yield from self._stream.one_of(tags.parameter, tags.invoke_end)) == tags.parameter:
+        while (yield from self._stream.one_of(tags.parameter, end)) == tags.parameter:
             attributes = yield from self._stream.attributes()
             self._tell(Arguments(index, f"{before}{quote(self._name(attributes, 'a parameter'))}:"))
             before = ","
-            if _attribute(attributes, b"string") in (None, "true"):
+            is_text = _attribute(attributes, b"string")
+            if is_text is None and end == tags.invoke_end and (yield from self._stream.follows(tags.parameter)):
+                yield from self._parameters(index, tags, tags.value_end)  # an object, spelled out; one level of it
+            elif is_text in (None, "true"):
                 yield from self._text_value(index, tags)
             else:
                 yield from self._json_value(index, tags)
             self._mode = _Mode.TAGS
         self._tell(Arguments(index, "{}" if before == "{" else "}"))
-        self._tell(CallEnd(index))
 
     def _text_value(self, index: int, tags: _Tags) -> Steps[None]:
         """A string, told piece by piece as it comes. Only the escaped closing tag means anything but itself."""

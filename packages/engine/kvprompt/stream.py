@@ -96,6 +96,12 @@ class Stream:
                 raise CutOff("it was cut off between its tags")
             yield
 
+    def follows(self, tag: bytes) -> Steps[bool]:
+        """Whether `tag` comes next, white space aside. Takes nothing."""
+        while tag.startswith(rest := self.waiting.lstrip(SPACE)) and len(rest) < len(tag) and not self.ended:
+            yield
+        return rest.startswith(tag)
+
     def attributes(self) -> Steps[bytes]:
         """Take the rest of a tag, up to its first `>`."""
         while (end := self.waiting.find(b">", 0, MAX_TAG)) < 0:
