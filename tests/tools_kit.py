@@ -16,6 +16,7 @@ import numpy as np
 
 from kvformat.prefix import text_key
 from kvformat.shapes import Shape
+from kvformat.state import LayerState
 from kvformat.writer import Contents
 from kvtools.cli import main
 from strategies import built, random_state
@@ -64,9 +65,15 @@ def kvtool(*args: object) -> Run:
 
 def contents(text: bytes, tokens: int = 130, *, shape: Shape = SMALL, ids: Any = None, ctx: int = 1024, seed: int = 0,
              **fields: Any) -> Contents:  # fmt: skip
-    """A sound checkpoint; `fields` go to its header, `tool_map` behind it."""
+    """A sound checkpoint of finite numbers; `fields` go to its header, `tool_map` behind it."""
     state = random_state(shape, tokens, ctx, seed)
-    state = replace(state, tokens=np.arange(tokens, dtype=np.uint32) % shape.vocab if ids is None else np.uint32(ids))
+    rng = np.random.default_rng(seed)
+    layers = tuple(
+        LayerState(**{name: rng.standard_normal(array.shape, np.float32) for name, array in layer.arrays()})
+        for layer in state.layers
+    )
+    tokens_ = np.arange(tokens, dtype=np.uint32) % shape.vocab if ids is None else np.array(ids, np.uint32)
+    state = replace(state, tokens=tokens_, layers=layers)
     tool_map = fields.pop("tool_map", ())
     key_kind = fields.pop("key_kind", "token-text")
     made = Contents.from_state(

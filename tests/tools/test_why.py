@@ -13,10 +13,10 @@ import pytest
 from kvformat.header import Header
 from kvformat.identity import Identity
 from kvformat.prefix import text_key
+from kvformat.reader import Reader
 from kvformat.room import Options
 from kvformat.sidecar import update_sidecar
-from kvformat.store import Store
-from kvtools.explaining import Knobs, open_store, why
+from kvtools.explaining import Knobs, open_reader, why
 from kvtools.requesting import DIALECTS
 from strategies import built, patched
 from tools_kit import SMALL, contents, kvtool, save, save_many
@@ -84,16 +84,16 @@ class TestTheRealServer:
 
 
 class TestTheDecision:
-    def test_it_is_the_stores(self, golden_kv: Path, tmp_path: Path) -> None:
-        """For every text of a golden directory and some bytes more, the first candidate that the store can open."""
+    def test_it_is_the_readers(self, golden_kv: Path, tmp_path: Path) -> None:
+        """For every text of a golden directory and some bytes more, the first usable candidate."""
         directory = golden_kv / "kv/basic_q2"
         for path in sorted(directory.glob("*.kv")):
             header = Header.decode(path.read_bytes()[:52])
             prompt = path.read_bytes()[52 : 52 + header.text_bytes] + b"more"
-            store = open_store(directory, Knobs(min_tokens=100))
-            first = next((m for m in Store(directory, store.identity, 32768, Options(min_tokens=100)).candidates(prompt)
+            reader = open_reader(directory, Knobs(min_tokens=100))
+            first = next((m for m in Reader(directory, reader.identity, 32768, Options(min_tokens=100)).candidates(prompt)
                           if m.usable), None)  # fmt: skip
-            start = why(store, prompt).start
+            start = why(reader, prompt).start
             assert (start and start.path) == (first and first.path)
 
     def test_a_candidate_that_cannot_be_loaded_gives_way_to_a_shorter_one(self, tmp_path: Path) -> None:
@@ -306,7 +306,7 @@ class TestDirectories:
     def test_the_model_is_that_of_the_file_used_last(self, tmp_path: Path) -> None:
         save(tmp_path / "kv", b"old", 130, last_used=1, quant_bits=2)
         save(tmp_path / "kv", b"new", 130, last_used=1_800_000_000, quant_bits=4, shape=replace(SMALL, ratios=(4, 4)))
-        assert open_store(tmp_path / "kv", Knobs()).identity == Identity(
+        assert open_reader(tmp_path / "kv", Knobs()).identity == Identity(
             replace(SMALL, ratios=(4, 4), name="2-layer"), 4
         )
 

@@ -1,4 +1,4 @@
-"""`kvtool why`: what a prompt would start from, and why no longer file did. The decision is the server's own: `kvformat.store`."""
+"""`kvtool why`: what a prompt would start from, and why no longer file did. The decision is the server's own: `kvformat.reader`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kvformat.header import Header
 from kvformat.identity import Identity
 from kvformat.nearmiss import compare
 from kvformat.prefix import text_key
+from kvformat.reader import Match, Reader
 from kvformat.room import Options
 from kvformat.scan import Entry, Kind, scan
 from kvformat.shapes import FLASH, Shape
 from kvformat.sidecar import read_sidecar
-from kvformat.store import Match, Store
 from kvtools.opening import open_settled
 from kvtools.output import progress
 
@@ -63,15 +63,15 @@ class Why:
     examined: int
 
 
-def open_store(directory: Path, knobs: Knobs, hint: Shape | tuple[int, ...] | None = None) -> Store:
-    """The store that a server of this directory's model has. Raises Unreadable when there is no such directory."""
+def open_reader(directory: Path, knobs: Knobs, hint: Shape | tuple[int, ...] | None = None) -> Reader:
+    """The reader that a server of this directory's model has. Raises Unreadable when there is no such directory."""
     if not directory.is_dir():
         raise Unreadable("is not a directory", path=directory)
     logging.getLogger("kvformat.store").addHandler(logging.NullHandler())  # what it logs is in our answer
     found = model_of(directory, hint)
     quant = knobs.quant or found.quant_bits
     identity = Identity(found.shape, quant, found.fingerprint, knobs.reject_different_quant)
-    return Store(directory, identity, knobs.ctx, Options(min_tokens=knobs.min_tokens))
+    return Reader(directory, identity, knobs.ctx, Options(min_tokens=knobs.min_tokens))
 
 
 def model_of(directory: Path, hint: Shape | tuple[int, ...] | None = None) -> Identity:
@@ -87,20 +87,20 @@ def model_of(directory: Path, hint: Shape | tuple[int, ...] | None = None) -> Id
     return Identity(hint if isinstance(hint, Shape) else FLASH, 2)
 
 
-def why(store: Store, prompt: bytes) -> Why:
-    """Ask the store what it would start from, then look at every file for what came closer."""
+def why(reader: Reader, prompt: bytes) -> Why:
+    """Ask the reader what it would start from, then look at every file for what came closer."""
     start: Match | None = None
     losses = []
     tried = set()
-    for match in store.candidates(prompt):
+    for match in reader.candidates(prompt):
         tried.add(match.path)
-        reason = _fails(store, match, prompt) if match.usable else match.verdict
+        reason = _fails(reader, match, prompt) if match.usable else match.verdict
         if reason is None:
             start = match
             break
         losses.append(Loss(match.path, match.tokens, reason, match.tokens))
     reached = _text_bytes(start)
-    entries = [(path, e.header, e) for path, e in store.catalog.entries() if e.header and _has_text(e)]
+    entries = [(path, e.header, e) for path, e in reader.catalog.entries() if e.header and _has_text(e)]
     for path, header, entry in progress(entries, "comparing", len(entries)):
         if path not in tried and header.text_bytes > reached:
             losses += _missed(path, header, entry, prompt, reached)
@@ -110,10 +110,10 @@ def why(store: Store, prompt: bytes) -> Why:
     return Why(start, tuple(near[:NEAR]), len(entries))
 
 
-def _fails(store: Store, match: Match, prompt: bytes) -> str | None:
+def _fails(reader: Reader, match: Match, prompt: bytes) -> str | None:
     """Why the server could not load a file that it would try."""
     try:
-        store.open(match, prompt).close()
+        reader.open(match, prompt).close()
     except KVError as error:
         return f"cannot be loaded: {error.problem}"
     return None

@@ -13,7 +13,7 @@ from kvtools.output import print_json, print_jsonl
 from kvtools.prompting import prompt_errors
 
 if TYPE_CHECKING:
-    from kvformat.store import Store
+    from kvformat.reader import Reader
     from kvtools import whyreport
 
 GIVEN = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -68,11 +68,11 @@ def why(directory: Path, style: str | None, **given: Any) -> None:
         raise click.UsageError("give one of --prompt, --request and --trace")
     quant = given["quant"] and int(given["quant"])
     knobs = explaining.Knobs(given["ctx"], given["min_tokens"], quant, given["reject_different_quant"])
-    store = explaining.open_store(directory, knobs, given["shape"])
+    reader = explaining.open_reader(directory, knobs, given["shape"])
     with prompt_errors():
-        asked = _asked(store, given)
-        found = explaining.why(store, asked.prompt)
-        answer = whyreport.Answer(directory, store.identity, knobs, asked, found)
+        asked = _asked(reader, given)
+        found = explaining.why(reader, asked.prompt)
+        answer = whyreport.Answer(directory, reader.identity, knobs, asked, found)
         if style is None:
             whyreport.print_answer(answer)
         else:
@@ -81,7 +81,7 @@ def why(directory: Path, style: str | None, **given: Any) -> None:
     raise SystemExit(FINE if found.start else PROBLEMS)
 
 
-def _asked(store: Store, given: dict[str, Any]) -> whyreport.Asked:
+def _asked(reader: Reader, given: dict[str, Any]) -> whyreport.Asked:
     from kvtools import tracing, whyreport
 
     if given["prompt"]:
@@ -91,6 +91,6 @@ def _asked(store: Store, given: dict[str, Any]) -> whyreport.Asked:
         return whyreport.Asked(traced.prompt, traced=traced)
     body, dialect = given["request"].read_bytes(), given["dialect"]
     request = requesting.read_request(
-        body, dialect=dialect, ctx=store.ctx, preamble=given["preamble"], find_tools=store.find_tools
+        body, dialect=dialect, ctx=reader.ctx, preamble=given["preamble"], find_tools=reader.find_tools
     )
     return whyreport.Asked(request.prompt, request)

@@ -48,6 +48,8 @@ def tools(paths: tuple[Path, ...], style: str | None) -> None:
         try:
             report = contents.tool_report(path)
         except KVError as error:
+            if path not in paths and not path.exists():  # gone since the directory was listed
+                continue
             codes.append(error.code)
             fields.append(contents.failed_fields(path, error))
             if style is None:
