@@ -17,12 +17,12 @@ from kvformat.reader import Reader
 from kvformat.room import Options
 from kvformat.sidecar import update_sidecar
 from kvtools.explaining import Knobs, open_reader, why
-from kvtools.requesting import DIALECTS
+from kvtools.requesting import DIALECTS, PREAMBLES
 from strategies import built, patched
 from tools_kit import SMALL, contents, kvtool, save, save_many
 from zoo import zoo
 
-REAL = ("--ctx", 4096, "--min-tokens", 32, "--preamble", "2026-05")
+REAL = ("--ctx", 4096, "--min-tokens", 32, "--tool-preamble", "2026-05")
 RESTARTS = ("basic_q2_run2", "basic_q2_run3", "tools_q2_run2")
 
 # Where a line of ours must differ from the real server's, and why. Nothing so far: none of the recorded requests meets a
@@ -276,6 +276,33 @@ class TestTheClientsField:
         file.write_text(body.replace("Hi there", "Hi"))
         loss = kvtool("why", tmp_path / "kv", "--request", file, "--min-tokens", 1, "--json").json["losses"][0]
         assert (loss["field"], loss["behind_field"]) == ("messages[1].content", True)
+
+
+class TestTheServersStyle:
+    def test_what_the_server_strips(self, tmp_path: Path) -> None:
+        """The same request on two days hits if the server strips the date."""
+        file = tmp_path / "request.json"
+        for day in ("2026-11-30", "2026-12-01"):
+            system = f"Today's date: {day}\n" + "Rules. " * 30
+            file.write_text(
+                json.dumps({"messages": [{"role": "system", "content": system}, {"role": "user", "content": "?"}]})
+            )
+            if day == "2026-11-30":
+                (tmp_path / "kv").mkdir()
+                size = kvtool("why", tmp_path / "kv", "--request", file, "--strip-volatile", "date", "--json").json[
+                    "prompt_bytes"
+                ]
+        both = {o: kvtool("why", tmp_path / "kv", "--request", file, "--strip-volatile", o, "--json").json["prompt_bytes"]
+                for o in ("date", "none", "billing")}  # fmt: skip
+        assert both["date"] == size == both["none"] - len("Today's date: 2026-12-01\n")
+        assert both["none"] == both["billing"]
+        refused = kvtool("why", tmp_path / "kv", "--request", file, "--strip-volatile", "dates")
+        assert (refused.code, "no known volatile text" in refused.err) == (2, True)
+
+    def test_its_preambles_are_all_known(self) -> None:
+        from kvprompt.markers import Preamble
+
+        assert tuple(Preamble) == PREAMBLES
 
 
 class TestDirectories:

@@ -34,12 +34,13 @@ FindTools = Callable[[Iterable[bytes]], dict[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A body, how it is read and rendered, and the sampled blocks that the directory holds for its tool calls."""
+    """A body, how it is read and rendered (`volatile` None: as by default), and the sampled blocks of its tool calls on disk."""
 
     body: bytes
     dialect: str
     ctx: int
     preamble: str
+    volatile: tuple[str, ...] | None
     blocks: dict[bytes, bytes]
 
     @property
@@ -49,7 +50,13 @@ class Request:
 
 
 def read_request(
-    body: bytes, *, dialect: str | None, ctx: int, preamble: str = PREAMBLES[-1], find_tools: FindTools
+    body: bytes,
+    *,
+    dialect: str | None,
+    ctx: int,
+    preamble: str = PREAMBLES[-1],
+    volatile: tuple[str, ...] | None = None,
+    find_tools: FindTools,
 ) -> Request:
     """Settle the dialect and fetch the sampled blocks. Raises kvprompt's PromptError for what is no request."""
     from kvprompt.dialects import PARSERS
@@ -57,7 +64,7 @@ def read_request(
     dialect = dialect or _guess(body)
     conversation = PARSERS[DIALECTS[dialect]](body)
     ids = {call.id.encode("utf-8", "surrogateescape") for message in conversation.messages for call in message.calls}
-    return Request(body, dialect, ctx, preamble, find_tools(ids) if ids else {})
+    return Request(body, dialect, ctx, preamble, volatile, find_tools(ids) if ids else {})
 
 
 def _guess(body: bytes) -> str:
@@ -74,11 +81,13 @@ def _render(request: Request, body: bytes) -> bytes:
     from kvprompt.markers import Preamble
     from kvprompt.render import Style, render
     from kvprompt.replay import Source, ToolMemory
+    from kvprompt.volatile import DEFAULT_VOLATILE
 
     memory = ToolMemory()
     for name, block in request.blocks.items():
         memory.remember([name.decode("utf-8", "surrogateescape")], block, Source.DISK)
-    style = Style(context=request.ctx, preamble=Preamble(request.preamble))
+    volatile = DEFAULT_VOLATILE if request.volatile is None else request.volatile
+    style = Style(request.ctx, Preamble(request.preamble), volatile)
     return render(PARSERS[DIALECTS[request.dialect]](body), style, memory).text
 
 

@@ -50,11 +50,16 @@ def diff(a: Path, b: Path, style: str | None, shape: Any, atol: float, rtol: flo
 @click.option("--number", type=int, help="With --trace: the request of this number instead of the last.")
 @click.option("--dialect", type=click.Choice(list(requesting.DIALECTS)), help="With --request: how to read it.")
 @click.option(
-    "--preamble",
+    "--tool-preamble",
     type=click.Choice(requesting.PREAMBLES),
     default=requesting.PREAMBLES[-1],
     show_default=True,
     help="With --request: the wording of the tool preamble, which ds4 changed on 2026-08-04.",
+)
+@click.option(
+    "--strip-volatile",
+    metavar="NAMES",
+    help="With --request: what the server strips from system texts, as its option of this name says it.",
 )
 @click.option("--ctx", type=click.IntRange(min=1), default=32768, show_default=True, help="The server's context.")
 @click.option("--min-tokens", type=click.IntRange(min=0), default=512, show_default=True, help="The server's minimum.")
@@ -89,8 +94,13 @@ def _asked(reader: Reader, given: dict[str, Any]) -> whyreport.Asked:
     if given["trace"]:
         traced = tracing.read_trace(given["trace"], given["number"])
         return whyreport.Asked(traced.prompt, traced=traced)
-    body, dialect = given["request"].read_bytes(), given["dialect"]
+    names = given["strip_volatile"]
     request = requesting.read_request(
-        body, dialect=dialect, ctx=reader.ctx, preamble=given["preamble"], find_tools=reader.find_tools
+        given["request"].read_bytes(),
+        dialect=given["dialect"],
+        ctx=reader.ctx,
+        preamble=given["tool_preamble"],
+        volatile=None if names is None else tuple(name for name in names.split(",") if name != "none"),
+        find_tools=reader.find_tools,
     )
     return whyreport.Asked(request.prompt, request)
