@@ -20,8 +20,7 @@ def _struct_of(declaration: Any) -> struct.Struct:
     return struct.Struct("<" + "".join(codes))
 
 
-_HEADER = _struct_of(layout.HEADER)
-_TEXT_BYTES = struct.Struct("<I")
+_FRONT = struct.Struct(_struct_of(layout.HEADER).format + "I")
 FRONT_BYTES = layout.TEXT_OFFSET
 
 
@@ -52,12 +51,11 @@ class Header:
             raise Truncated(
                 "too short for a header", offset=len(front), expected=f"{FRONT_BYTES} bytes", found=len(front)
             )
-        return cls(*_HEADER.unpack_from(front), *_TEXT_BYTES.unpack_from(front, layout.HEADER_BYTES))
+        return cls(*_FRONT.unpack_from(front))
 
     def encode(self) -> bytes:
         """The 52 bytes again, bit for bit."""
-        values = [getattr(self, field.name) for field in fields(self)]
-        return _HEADER.pack(*values[:-1]) + _TEXT_BYTES.pack(values[-1])
+        return _FRONT.pack(*(getattr(self, field.name) for field in fields(self)))
 
     @property
     def payload_offset(self) -> int:

@@ -20,6 +20,7 @@ from kvformat.prefix import key_of_name
 _TEMP = re.compile(r".+\.kv(?:\.json)?\.tmp\.(\w+)(?:\..*)?")
 SIDECAR_SUFFIX = ".kv.json"
 DAY = 86400.0
+_OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe must not stop a scan
 
 
 class Kind(StrEnum):
@@ -78,7 +79,7 @@ def examine(directory: str, name: str, visit: Visitor | None = None) -> Entry | 
     if not name.endswith(".kv"):
         return _by_stat(path, name, _kind_of_name(name))
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(path, _OPEN)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -13,6 +13,8 @@ from kvtools.output import age, iso, mib, progress, safe
 
 COLUMNS = ("name", "what", "key", "tokens", "ctx", "hits", "quant", "abi", "used", "MiB")
 RIGHT = frozenset(range(3, len(COLUMNS)))
+CHECKPOINTS = (Kind.GOOD, Kind.STRIPPED)
+NEVER = 1 << 64
 
 
 def header_fields(header: Header) -> dict[str, Any]:
@@ -52,17 +54,19 @@ def entry_fields(entry: Entry) -> dict[str, Any]:
 
 def list_directory(directory: Path) -> list[Entry]:
     """Every entry, longest unused first, then what is not a checkpoint."""
-    entries = list(progress(scan(directory), "reading headers"))
-    return sorted(
-        entries, key=lambda e: (e.kind not in (Kind.GOOD, Kind.STRIPPED), e.header.used if e.header else 0, e.name)
-    )
+    return sorted(progress(scan(directory), "reading headers"), key=_last_use)
+
+
+def _last_use(entry: Entry) -> int:
+    """What is no checkpoint comes last; `scan` gives names in order and sorting keeps that."""
+    return entry.header.used if entry.header and entry.kind in CHECKPOINTS else NEVER
 
 
 def row(entry: Entry, now: float) -> tuple[object, ...]:
     """One line of the table: why a checkpoint was written, or what an entry is that none can be loaded from."""
     name, size = safe(os.fsencode(entry.name)), f"{entry.size / (1 << 20):.2f}"
     h = entry.header
-    if h is None or entry.kind not in (Kind.GOOD, Kind.STRIPPED):
+    if h is None or entry.kind not in CHECKPOINTS:
         return (name, entry.kind.value, *[""] * 7, size)
     what = h.reason_name if entry.kind is Kind.GOOD else f"{h.reason_name}, stripped"
     key = h.key_kind.removesuffix("-visible").removeprefix("token-")

@@ -20,8 +20,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], right:
     A narrow terminal shortens the first column, the name.
     """
     if not sys.stdout.isatty():
-        for row in (columns, *rows):
-            click.echo("\t".join(str(cell) for cell in row))
+        click.echo("\n".join("\t".join(map(str, row)) for row in (columns, *rows)))
         return
     from rich.console import Console
     from rich.table import Table
@@ -85,6 +84,8 @@ def age(seconds: int, now: float) -> str:
 def safe(data: bytes) -> str:
     """Any bytes as one printable line: what is not text is escaped, never sent to the terminal."""
     text = data.decode("utf-8", "backslashreplace")
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -97,10 +98,10 @@ def shorten(text: str, width: int, keep: str = "start") -> str:
 
 def progress(items: Iterable[T], label: str, total: int | None = None) -> Iterator[T]:
     """Pass the items through; after one second, count them on stderr if that is a terminal."""
-    started = time.monotonic()
+    patience = time.monotonic() + (1 if sys.stderr.isatty() else float("inf"))
     shown = False
     for number, item in enumerate(items):
-        if sys.stderr.isatty() and time.monotonic() - started > 1:
+        if time.monotonic() > patience:
             click.echo(f"\r{label} {number}{f'/{total}' if total else ''}", err=True, nl=False)
             shown = True
         yield item

@@ -1,11 +1,14 @@
-"""`kvtool verify`: is this file what it says it is? Findings with stable codes, and one verdict per file."""
+"""`kvtool verify`: is this file what it says it is? Findings with stable codes, and one verdict per file.
+
+Here is what every level checks, from structure to token ids and logits, which is little to read. Dearer checks are handed in.
+"""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,9 @@ class Verdict(StrEnum):
     OK = "ok"
     WARNING = "warning"  # readable, but something is not as a writer should leave it
     AMBIGUOUS = "ambiguous"
+    ORPHAN = "orphan"  # a temp of a writer that is gone, a sidecar whose checkpoint is gone
+    INCOMPATIBLE = "incompatible"  # sound, and not of the model that was named
+    MISMATCH = "mismatch"  # the shape that was asked for is not the file's
     OTHER_DIALECT = "other-dialect"
     FOREIGN = "foreign"
     TRUNCATED = "truncated"
@@ -35,36 +41,42 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it should be. `code` is stable; `offset` is in bytes from the start of the file."""
+    """One thing worth saying. `code` is stable; `offset` is in bytes from the start of the file; `verdict` is how bad it is."""
 
     code: str
     message: str
     offset: int | None = None
+    verdict: Verdict = Verdict.WARNING
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found in one file."""
+    """What was found in one file, and what was done with it."""
 
     path: Path
     verdict: Verdict
     findings: tuple[Finding, ...]
+    sealed: bool = False
+    quarantined: Path | None = None
+
+    @classmethod
+    def of(cls, path: Path, findings: Iterable[Finding]) -> Report:
+        """The verdict is that of the worst finding."""
+        found = tuple(findings)
+        return cls(path, max((f.verdict for f in found), key=[*Verdict].index, default=Verdict.OK), found)
 
 
-def verify(path: Path, hint: Shape | tuple[int, ...] | None = None) -> Report:
-    """Check one file's structure, its name, its token ids and its logits; never raises for what the file holds."""
+Check = Callable[[Checkpoint], Iterable[Finding]]
+
+
+def verify(path: Path, hint: Shape | tuple[int, ...] | None = None, checks: Sequence[Check] = ()) -> Report:
+    """Check one file's structure, its name, its token ids and its logits, then `checks`; never raises for what the file holds."""
     try:
         with open_settled(path, hint) as checkpoint:
-            findings = tuple(warnings(checkpoint))
-            ambiguous = checkpoint.payload is not None and checkpoint.payload.shape is None
+            return Report.of(path, [f for check in (warnings, *checks) for f in check(checkpoint)])
     except KVError as error:
         offset, error.path, error.offset = error.offset, None, None  # both stand beside the sentence
-        return Report(path, Verdict(error.code), (Finding(error.code, str(error), offset),))
-    if ambiguous:
-        return Report(
-            path, Verdict.AMBIGUOUS, (*findings, Finding("ambiguous", "several layer patterns fit; give --shape"))
-        )
-    return Report(path, Verdict.WARNING if findings else Verdict.OK, findings)
+        return Report.of(path, [Finding(error.code, str(error), offset, Verdict(error.code))])
 
 
 def warnings(checkpoint: Checkpoint) -> Iterator[Finding]:
@@ -74,6 +86,8 @@ def warnings(checkpoint: Checkpoint) -> Iterator[Finding]:
         yield from _words(checkpoint)
         yield from _counts(checkpoint)
         yield from _tokens_and_logits(checkpoint)
+        if checkpoint.payload.shape is None:
+            yield Finding("ambiguous", "several layer patterns fit; give --shape", verdict=Verdict.AMBIGUOUS)
 
 
 def _envelope(checkpoint: Checkpoint) -> Iterator[Finding]:
@@ -166,8 +180,13 @@ def _tokens_and_logits(checkpoint: Checkpoint) -> Iterator[Finding]:
 
 def report_fields(report: Report) -> dict[str, Any]:
     """One file's report for programs."""
-    findings = [{"code": f.code, "message": f.message, "offset": f.offset} for f in report.findings]
-    return {"path": str(report.path), "verdict": report.verdict.value, "findings": findings}
+    return {
+        "path": str(report.path),
+        "verdict": report.verdict.value,
+        "findings": [asdict(finding) for finding in report.findings],
+        "sealed": report.sealed,
+        "quarantined": None if report.quarantined is None else str(report.quarantined),
+    }
 
 
 def print_report(report: Report) -> None:
@@ -176,6 +195,8 @@ def print_report(report: Report) -> None:
     for finding in report.findings:
         where = f" (byte {finding.offset})" if finding.offset is not None else ""
         click.echo(f"{'':<13}   {finding.code}: {finding.message}{where}")
+    if report.quarantined:
+        click.echo(f"{'':<13}   moved to {safe(os.fsencode(report.quarantined))}")
 
 
 def totals(reports: Sequence[Report]) -> dict[str, int]:

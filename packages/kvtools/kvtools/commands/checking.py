@@ -8,32 +8,47 @@ from typing import Any
 
 import click
 
-from kvtools.opening import files_of, still_there
 from kvtools.options import exit_code, output_options, paths_argument, shape_option
-from kvtools.output import print_json, print_jsonl, progress
+from kvtools.output import print_json, print_jsonl
+from kvtools.quantities import Share
+
+existing_path = click.Path(path_type=Path, exists=True)
 
 
 @click.command()
 @paths_argument
 @output_options
 @shape_option
-def verify(paths: tuple[Path, ...], style: str | None, shape: Any) -> None:
-    """Check structure, name, token ids and logits; the layers themselves are not read."""
-    from kvtools import verifying
+@click.option("--quick", "level", flag_value="quick", help="Structure, name, token ids, logits (the default).")
+@click.option(
+    "--full", "level", flag_value="full", help="Also every number of the state, and the seal if there is one."
+)
+@click.option("--deep", "level", flag_value="deep", help="Also: the tokens render to the text. Needs --tokenizer.")
+@click.option("--tokenizer", type=existing_path, metavar="FILE", help="For --deep: a GGUF or tokenizer.json.")
+@click.option("--prove", is_flag=True, help="Also compute the state anew with --model; slow.")
+@click.option("--model", type=existing_path, metavar="M", help="Whose files these should be: a GGUF or a folder.")
+@click.option("--subset", type=Share(), default=1.0, metavar="10%", help="Take this share of the files, by chance.")
+@click.option(
+    "--quarantine", type=click.Path(path_type=Path), metavar="DIR", help="Move damaged and truncated files there."
+)
+@click.option(
+    "--seal", is_flag=True, help="Verify --full, then record a checksum of what never changes in the sidecar."
+)
+def verify(paths: tuple[Path, ...], style: str | None, level: str | None, **options: Any) -> None:
+    """Check whether files are what they say they are. Exit code 1 if one is damaged, truncated or foreign."""
+    from kvtools import judging, verifying
 
-    files = list(files_of(paths))
+    wishes = judging.Wishes(judging.Level(level or "quick"), **options)
     reports = []
-    for path in progress(still_there(files, paths), "verifying", len(files)):
-        found = verifying.verify(path, shape)
-        reports.append(found)
+    for report in judging.judge(paths, wishes):
+        reports.append(report)
         if style == "jsonl":
-            print_jsonl(verifying.report_fields(found))
+            print_jsonl(verifying.report_fields(report))
         elif style is None:
-            verifying.print_report(found)
+            verifying.print_report(report)
     if style == "json":
-        print_json(
-            {"files": [verifying.report_fields(found) for found in reports], "totals": verifying.totals(reports)}
-        )
+        files = [verifying.report_fields(report) for report in reports]
+        print_json({"files": files, "totals": verifying.totals(reports)})
     elif style is None:
         click.echo(verifying.summary(reports), err=not sys.stdout.isatty())
-    raise SystemExit(exit_code([found.verdict for found in reports]))
+    raise SystemExit(exit_code([report.verdict for report in reports]))
