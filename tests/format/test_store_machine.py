@@ -77,13 +77,14 @@ def is_sound(path: Path) -> bool:
         return False
 
 
-class Said(logging.Handler):
-    """Everything that was logged."""
+class Deletions(logging.Handler):
+    """What was said to be deleted since the last look."""
 
     text = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.text += record.getMessage() + "\n"
+        if record.getMessage().startswith(("kv cache evicted", "kv cache swept")):
+            self.text += record.getMessage() + "\n"
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -96,7 +97,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.files: dict[Path, bool] = {}
         self.theirs: dict[Path, bytes] = {}  # what nobody may touch
         self.seen: set[str] = set()
-        self.log = Said()
+        self.log = Deletions()
         logger = logging.getLogger("kvformat.store")
         logger.addHandler(self.log)
         logger.setLevel(logging.INFO)
@@ -230,7 +231,7 @@ class StoreMachine(RuleBasedStateMachine):
         names = self.names()
         for gone in self.seen - names:
             assert gone.split(".kv")[0] in self.log.text, gone
-        self.seen = names
+        self.seen, self.log.text = names, ""
         for path in [path for path in self.files if not path.exists()]:
             self.forget(path)
         assert all(path.read_bytes() == data for path, data in self.theirs.items())

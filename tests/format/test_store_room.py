@@ -14,6 +14,7 @@ from kvformat.sidecar import sidecar_path, update_sidecar
 from store_kit import (
     Clock,
     bytes_in,
+    count_opens,
     open_store,
     plant,
     restored,
@@ -172,3 +173,29 @@ def test_a_refusal_for_lack_of_room_is_counted_once(tmp_path: Path) -> None:
     assert save(store, "a", 130, Reason.COLD).status == "declined"
     assert store.ledger.skipped == {Reason.COLD: 1}
     assert verdicts(store, said("a", 200)) == {}
+
+
+# ---- who goes
+
+
+def test_a_waypoint_that_a_longer_file_covers_goes_before_an_older_conversation(tmp_path: Path) -> None:
+    clock, three = Clock(), size_of(tmp_path, 130) + 2 * size_of(tmp_path, 200)
+    store = open_store(tmp_path / "kv", clock=clock, budget=three + 100)
+    older = stored(store, "b", 200)
+    clock.now += 3600
+    waypoint = stored(store, "a", 130, Reason.CONTINUED)
+    longer = stored(store, "a", 200, Reason.CONTINUED)
+    stored(store, "c", 130)
+    assert not waypoint.exists() and older.exists() and longer.exists()
+
+
+def test_each_text_is_read_once_for_all_evictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    store = open_store(tmp_path / "kv", clock=clock, budget=size_of(tmp_path, 130) * 7 // 2)
+    for name in "abcd":
+        clock.now += 1000
+        before, last = files(tmp_path / "kv"), stored(store, name, 130)
+    opened = count_opens(monkeypatch, tmp_path)
+    stored(store, "e", 130)
+    assert opened[last.name] == 2  # its header and its text
+    assert {opened[name] for name in before & files(tmp_path / "kv")} == {1}  # its header

@@ -75,16 +75,16 @@ class DirectoryIndex:
     def prefixes_of(self, text: bytes) -> Iterator[Entry]:
         """The good files whose key is the SHA1 of a non-empty prefix of `text`, longest first, from one pass over it."""
         digests = prefix_digests(text, (length for length in self._by_length if length))
-        for length in sorted(digests, reverse=True):
-            for name in sorted(self._by_length[length].get(digests[length], ())):
+        for length, digest in reversed(digests.items()):
+            for name in sorted(self._by_length[length].get(digest, ())):
                 yield self._entries[name]
 
     def _list(self, entry: Entry) -> None:
         self._entries[entry.name] = entry
-        if entry.kind is Kind.GOOD and entry.key and entry.header:
-            same_length = self._by_length[entry.header.text_bytes]
-            same_length.setdefault(bytes.fromhex(entry.key), set()).add(entry.name)
-        elif entry.kind is not Kind.GOOD and entry.key:
+        key = entry.key
+        if entry.kind is Kind.GOOD and key and entry.header:
+            self._by_length[entry.header.text_bytes].setdefault(bytes.fromhex(key), set()).add(entry.name)
+        elif entry.kind is not Kind.GOOD and key:
             self._unsettled.add(entry.name)
 
     def _unlist(self, name: str) -> None:
