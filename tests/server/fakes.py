@@ -21,8 +21,6 @@ from kvserver.errors import QueueFull, ShuttingDown
 from kvserver.settings import Settings
 from kvserver.wire import Call, Failed, Finish, Finished, Job, Logprob, Message, Metric, Piece, Started, Status, Usage
 
-Sanic.test_mode = True  # or a second application in one process cannot start
-
 Step = Message | float
 """A message, or seconds of silence."""
 
@@ -59,7 +57,7 @@ def _parts(text: str, size: int) -> list[str]:
 
 @dataclass
 class FakeBackend:
-    """Plays `script` for every job in a thread of its own; keeps the jobs, and whether each was cancelled."""
+    """Plays `script` for every job in a thread of its own, and keeps the jobs."""
 
     script: Sequence[Step] | Callable[[Conversation], Sequence[Step]] = field(
         default_factory=lambda: spoken("", "Hello!")
@@ -67,7 +65,6 @@ class FakeBackend:
     state: str = "ready"
     full: bool = False
     jobs: list[Job] = field(default_factory=list)
-    calls: list[str] = field(default_factory=list)
 
     def submit(self, job: Job) -> None:
         if self.state == "stopping":
@@ -76,7 +73,7 @@ class FakeBackend:
             raise QueueFull(retry_after=7)
         self.jobs.append(job)
         script = self.script(job.conversation) if callable(self.script) else self.script
-        threading.Thread(target=_play, args=(job, list(script)), daemon=True).start()
+        threading.Thread(target=self._play, args=(job, list(script)), daemon=True).start()
 
     def count_tokens(self, conversation: Conversation) -> int:
         return 10 * len(conversation.messages)
@@ -89,20 +86,18 @@ class FakeBackend:
         return "a script; 3 files, 12 of 4096 MiB, the oldest of yesterday"
 
     def stop(self) -> None:
-        self.calls.append("stop")
         self.state = "stopping"
 
     def close(self) -> None:
-        self.calls.append("close")
+        pass
 
-
-def _play(job: Job, script: Sequence[Step]) -> None:
-    for step in script:
-        if isinstance(step, float):
-            if job.cancelled.wait(step):
+    def _play(self, job: Job, script: Sequence[Step]) -> None:
+        for step in script:
+            if not isinstance(step, float):
+                job.send(step)
+            elif until(lambda: job.cancelled.is_set() or self.state == "stopping", step):
+                job.send(Finished(Turn(), "length", USAGE))
                 return
-        else:
-            job.send(step)
 
 
 _names = (f"kvserve-test-{number}" for number in itertools.count())
@@ -111,6 +106,7 @@ _names = (f"kvserve-test-{number}" for number in itertools.count())
 @contextmanager
 def serving(backend: FakeBackend | None, settings: Settings | None = None, *, keepalive: float = 5.0) -> Iterator[str]:
     """The address of a server that runs in a thread until the end of the block."""
+    Sanic.test_mode = True  # or a second application in one process cannot start
     app = create_app(settings or Settings(), backend, name=next(_names), keepalive=keepalive)
     listener = socket.create_server(("127.0.0.1", 0))
     begun, end = threading.Event(), threading.Event()

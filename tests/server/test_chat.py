@@ -142,8 +142,13 @@ def test_logprobs_are_those_of_the_tokens_and_finite() -> None:
 
 @pytest.mark.parametrize(
     ("wish", "wanted"),
-    [({}, None), ({"logprobs": False, "top_logprobs": 3}, None), ({"logprobs": True}, 0), ({"logprobs": True, "top_logprobs": 99}, 20)],
-)  # fmt: skip
+    [
+        ({}, None),
+        ({"logprobs": False, "top_logprobs": 3}, None),
+        ({"logprobs": True}, 0),
+        ({"logprobs": True, "top_logprobs": 99}, 20),
+    ],
+)
 def test_how_many_logprobs_are_wanted(wish: dict[str, object], wanted: int | None) -> None:
     backend = FakeBackend()
     with serving(backend) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="-") as client:

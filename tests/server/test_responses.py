@@ -17,7 +17,12 @@ from server.reading import streamed, whole
 PATH = "/v1/responses"
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 NAMESPACE = {"type": "namespace", "name": "mcp__", "tools": [{"type": "function", "name": "read"}]}
-TOOLS = [{"type": "function", "name": "get_weather"}, {"type": "custom", "name": "patch"}, {"type": "tool_search"}, NAMESPACE]
+TOOLS = [
+    {"type": "function", "name": "get_weather"},
+    {"type": "custom", "name": "patch"},
+    {"type": "tool_search"},
+    NAMESPACE,
+]
 WEATHER = ToolCall("call_1", "get_weather", '{"city":"Rome"}')
 PATCH = ToolCall("call_2", "patch", '{"arguments":"*** Begin\\n"}')
 SEARCH = ToolCall("call_3", "tool_search", '{"query":"mail"}')

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import signal
@@ -13,9 +12,10 @@ from collections.abc import Callable
 from typing import NoReturn
 
 import click
+from click.core import ParameterSource
 
 from .app import App, create_app
-from .settings import Settings, read_settings
+from .settings import ENVIRONMENT, Settings, read_settings
 from .wire import Backend
 
 log = logging.getLogger("kvserver")
@@ -30,7 +30,7 @@ def main() -> NoReturn:
     try:
         settings = read_settings(sys.argv[1:])
     except click.ClickException as refusal:
-        click.echo(f"kvserve: {_sentence(refusal)}", err=True)
+        click.echo(f"kvserve: {sentence(refusal)}", err=True)
         sys.exit(USAGE)
     if isinstance(settings, int):
         sys.exit(settings)
@@ -49,48 +49,33 @@ def open_model(settings: Settings) -> Backend:
 
 
 def serve(settings: Settings, open_backend: Callable[[Settings], Backend]) -> int:
-    """Serve until a signal comes; the exit code. `open_backend` runs in a thread, while /health says loading."""
+    """Serve until a signal comes; the exit code. `open_backend` runs in a thread beside it, while /health says loading."""
     try:
         listener = _listen(settings)
     except OSError as fault:
         log.error("cannot listen on %s:%d: %s; choose another --host or --port", settings.host, settings.port, fault)
         return FAILED
     app = create_app(settings)
-    loader = _Loader(app, settings, open_backend)
-    app.register_listener(loader.begin, "after_server_start")
     app.register_listener(_stop, "before_server_stop")
     log.info("listening on http://%s:%d", *listener.getsockname()[:2])
+    threading.Thread(target=_load, args=(app, settings, open_backend), name="loader", daemon=True).start()
     app.run(sock=listener, single_process=True, motd=False, access_log=False)
     _hurry_on_interrupt()
     if app.ctx.backend is not None:
         app.ctx.backend.close()
-    return FAILED if loader.failed else FINE
+    return FINE
 
 
-class _Loader:
-    """Opens the backend beside the running server. The thread is a daemon, so that nobody has to wait for it to end."""
-
-    def __init__(self, app: App, settings: Settings, open_backend: Callable[[Settings], Backend]) -> None:
-        self.app = app
-        self.settings = settings
-        self.open_backend = open_backend
-        self.failed = False
-
-    async def begin(self, app: App) -> None:
-        loop = asyncio.get_running_loop()
-        threading.Thread(target=self._load, args=(loop,), name="loader", daemon=True).start()
-
-    def _load(self, loop: asyncio.AbstractEventLoop) -> None:
-        try:
-            backend = self.open_backend(self.settings)
-        except Exception as fault:
-            log.error("the model cannot be loaded: %s", fault)
-            log.debug("", exc_info=fault)
-            self.failed = True
-            loop.call_soon_threadsafe(self.app.stop)
-        else:
-            log.info("ready: %s", backend.describe())
-            self.app.ctx.backend = backend
+def _load(app: App, settings: Settings, open_backend: Callable[[Settings], Backend]) -> None:
+    """Without a model there is nothing to serve and nothing to save, so that a failure ends the process as it stands."""
+    try:
+        backend = open_backend(settings)
+    except Exception as fault:
+        log.error("the model cannot be loaded: %s", fault)
+        log.debug("", exc_info=fault)
+        os._exit(FAILED)
+    log.info("ready: %s", backend.describe())
+    app.ctx.backend = backend
 
 
 async def _stop(app: App) -> None:
@@ -110,8 +95,11 @@ def _listen(settings: Settings) -> socket.socket:
     return socket.create_server((settings.host, settings.port), family=family)
 
 
-def _sentence(refusal: click.ClickException) -> str:
-    """What is wrong, after the option it is wrong with."""
-    if isinstance(refusal, click.BadParameter) and refusal.param is not None:
-        return f"--{(refusal.param.name or '').replace('_', '-')}: {refusal.message}"
-    return refusal.format_message()
+def sentence(refusal: click.ClickException) -> str:
+    """What is wrong, after the option it is wrong with and the environment variable it came from."""
+    if not isinstance(refusal, click.BadParameter) or refusal.param is None:
+        return refusal.format_message()
+    name = refusal.param.name or ""
+    variable = f"{ENVIRONMENT}_{name.upper()}"
+    from_environment = refusal.ctx and refusal.ctx.get_parameter_source(name) is ParameterSource.ENVIRONMENT
+    return f"--{name.replace('_', '-')}{f' ({variable})' if from_environment else ''}: {refusal.message}"

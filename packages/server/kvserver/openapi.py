@@ -91,17 +91,17 @@ def _ref(name: str) -> Schema:
 
 def _requests() -> Schema:
     openai = {"stop": ANY, "stream_options": _if_object(include_usage=FLAG)} | _thinking()
-    chat = {"messages": _list("ChatMessage"), "tools": _list("Tool"), "tool_choice": ANY, "logprobs": FLAG}
+    chat = {"messages": _array("ChatMessage"), "tools": _list("Tool"), "tool_choice": ANY, "logprobs": FLAG}
     limits = {"max_tokens": NUMBER, "top_k": NUMBER}
     seeded = limits | {"min_p": NUMBER, "seed": NUMBER}
     return {
         "Chat": _request(["messages"], chat | openai | seeded, max_completion_tokens=NUMBER, top_logprobs=NUMBER),
-        "Completion": _request(["prompt"], openai | seeded, prompt=ANY, logprobs=NUMBER),
+        "Completion": _request(["prompt"], openai | seeded, prompt={"not": {"type": "null"}}, logprobs=NUMBER),
         "Messages": _request(
             ["messages"],
             limits | {"thinking": _if_object(type=TEXT)},
-            messages=_list("AnthropicMessage"),
-            system={"anyOf": [{"type": ["string", "number", "boolean", "null", "object"]}, _parts_of("Part")]},
+            messages=_array("AnthropicMessage"),
+            system={"anyOf": [{"type": ["string", "number", "boolean", "null", "object"]}, _array("Part")]},
             tools=_list("Tool"),
             tool_choice=_if_object(type=TEXT),
             stop_sequences=ANY,
@@ -110,7 +110,7 @@ def _requests() -> Schema:
         "Responses": _request(
             ["input"],
             {"max_output_tokens": NUMBER, "max_tokens": NUMBER, "top_logprobs": NUMBER},
-            input={"anyOf": [TEXT, {"type": "array", "items": _ref("Item")}]},
+            input={"anyOf": [{"type": "string"}, {"type": "array", "items": _ref("Item")}]},
             instructions=TEXT,
             tools=_list("Tool"),
             tool_choice={"enum": [None, "auto", "none"]},
@@ -131,8 +131,8 @@ def _thinking() -> Schema:
 
 
 def _parts() -> Schema:
-    parts = {"anyOf": [{"type": ["string", "number", "boolean", "null", "object"]}, _parts_of("Part")]}
-    blocks = {"anyOf": [{"type": ["string", "number", "boolean", "null", "object"]}, _parts_of("Block")]}
+    parts = {"anyOf": [{"type": ["string", "number", "boolean", "null", "object"]}, _array("Part")]}
+    blocks = {"anyOf": [{"type": ["string", "number", "boolean", "null", "object"]}, _array("Block")]}
     seen = {"not": {"enum": sorted(UNSEEN)}}
     return {
         "ChatMessage": _object(
@@ -182,7 +182,7 @@ def _list(name: str) -> Schema:
     return {"type": ["array", "null"], "items": _ref(name)}
 
 
-def _parts_of(name: str) -> Schema:
+def _array(name: str) -> Schema:
     return {"type": "array", "items": _ref(name)}
 
 

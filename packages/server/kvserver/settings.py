@@ -40,7 +40,13 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic only since cl
         return names
 
 
-NATURAL, POSITIVE = click.IntRange(min=0), click.IntRange(min=1)
+class Number(click.IntRange):
+    """A whole number within bounds, under a name that people use."""
+
+    name = "number"
+
+
+NATURAL, POSITIVE = Number(min=0), Number(min=1)
 FILE = click.Path(dir_okay=False, path_type=Path)
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
@@ -64,7 +70,7 @@ class Settings:
         Path | None,
         Told(MODEL, "GGUF file of the model.", click.Path(exists=True, path_type=Path), short="-m", metavar="FILE"),
     ] = None
-    ctx: Annotated[int, Told(MODEL, "Context in tokens.", click.IntRange(min=2), short="-c")] = 32768
+    ctx: Annotated[int, Told(MODEL, "Context in tokens.", Number(min=2), short="-c")] = 32768
     prefill_chunk: Annotated[int, Told(MODEL, "Most tokens of a prompt that are fed at once.", POSITIVE)] = 2048
     sessions: Annotated[int, Told(MODEL, "Conversations kept live.", POSITIVE)] = 1
     mark_memory_mb: Annotated[int, Told(MODEL, "Memory for the points that a session can be rewound to.", NATURAL)] = (
@@ -72,7 +78,7 @@ class Settings:
     )
 
     host: Annotated[str, Told(HTTP, "Address to listen on.", metavar="ADDRESS")] = "127.0.0.1"
-    port: Annotated[int, Told(HTTP, "Port to listen on; 0 takes a free one.", click.IntRange(0, 65535))] = 8000
+    port: Annotated[int, Told(HTTP, "Port to listen on; 0 takes a free one.", Number(0, 65535))] = 8000
     max_queue: Annotated[int, Told(HTTP, "Requests that may wait; one more is answered with 429.", NATURAL)] = 32
     api_key: Annotated[
         str | None, Told(HTTP, "Key that requests must carry, as a bearer token or in x-api-key.", metavar="KEY")
@@ -154,10 +160,11 @@ class _Sectioned(click.Command):
 
 def read_settings(arguments: Sequence[str]) -> Settings | int:
     """The settings, or an exit code if help or version was all that was asked for. Raises click.ClickException."""
-    return _command().main(list(arguments), standalone_mode=False)  # type: ignore[no-any-return]
+    return command().main(list(arguments), "kvserve", standalone_mode=False)  # type: ignore[no-any-return]
 
 
-def _command() -> click.Command:
+def command() -> click.Command:
+    """The command whose parameters are the fields of Settings."""
     return _Sectioned(
         "kvserve",
         params=[*map(_click_option, fields(Settings)), _config_option(), _version_option()],
