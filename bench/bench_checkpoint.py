@@ -221,13 +221,15 @@ def peak_mib(*args: object) -> float:
 
 
 def report(todo: list[Job], seconds: dict[str, list[float]]) -> None:
+    """The table. `x bare` is the median over the rounds of this job's time by its bare loop's in the same round."""
     best = {name: min(times) for name, times in seconds.items()}
     print(f"{'':<44}{'best ms':>10}{'median ms':>11}{'GB/s':>7}{'x bare':>8}")
     for job in todo:
         if job.name not in best:
             continue
         rate = f"{job.nbytes / best[job.name] / 1e9:.2f}" if job.nbytes else ""
-        times = f"{best[job.name] / best[job.base]:.2f}" if job.base else ""
+        pairs = zip(seconds[job.name], seconds[job.base], strict=True) if job.base else ()
+        times = f"{statistics.median(ours / bare for ours, bare in pairs):.2f}" if job.base else ""
         median = statistics.median(seconds[job.name])
         print(f"{job.name:<44}{best[job.name] * 1e3:>10.1f}{median * 1e3:>11.1f}{rate:>7}{times:>8}")
 
