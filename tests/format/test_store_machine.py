@@ -38,7 +38,7 @@ DEAD_PID = 1 << 22 | 1  # above the largest that Linux gives
 CALLS = ("open", "replace", "unlink", "mkdir", "fsync", "ftruncate", "posix_fallocate", "pwrite")
 
 conversations, lengths = st.sampled_from(NAMES), st.sampled_from(LENGTHS)
-processes = st.integers(0, 1)
+processes, tool_ids = st.integers(0, 1), st.integers(0, 3)
 
 
 class Crash(BaseException):
@@ -48,12 +48,12 @@ class Crash(BaseException):
 @contextmanager
 def crash_at(call: int) -> Iterator[None]:
     """The process dies at its `call`-th system call that changes something, and makes none after it."""
-    made = 0
+    made, os_open = 0, os.open
 
     def dying(real: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(*args: Any, **options: Any) -> Any:
             nonlocal made
-            made += 1
+            made += not (real is os_open and args[1] & os.O_ACCMODE == os.O_RDONLY)
             if made >= call:
                 raise Crash
             return real(*args, **options)
@@ -72,7 +72,7 @@ def state_of(tokens: int) -> SessionState:
 def is_sound(path: Path) -> bool:
     try:
         with Checkpoint.open(path, (SHAPE,)) as checkpoint:
-            return checkpoint.text_key() == checkpoint.name_key
+            return checkpoint.text_key() == checkpoint.name_key and not checkpoint.trailer_problem
     except KVError:
         return False
 
@@ -118,8 +118,8 @@ class StoreMachine(RuleBasedStateMachine):
     def open(self, budget: int) -> Store:
         return open_store(self.root, MINE, clock=self.clock, budget=budget, durable=True)
 
-    @rule(process=processes, name=conversations, tokens=lengths, tools=st.booleans(), waiting=st.sampled_from([0, 300]))
-    def save(self, process: int, name: str, tokens: int, tools: bool, waiting: int) -> None:
+    @rule(process=processes, name=conversations, tokens=lengths, tools=tool_ids, waiting=st.sampled_from([0, 300]))
+    def save(self, process: int, name: str, tokens: int, tools: int, waiting: int) -> None:
         store = self.stores[process]
         before = self.usable(name, tokens, exactly=True)
         outcome = self.try_save(store, name, tokens, tools, said(name, waiting))
@@ -131,8 +131,8 @@ class StoreMachine(RuleBasedStateMachine):
             self.files[outcome.path] = True
             assert outcome.status == "present" or bytes_in(self.root) <= store.options.budget
 
-    def try_save(self, store: Store, name: str, tokens: int, tools: bool, waiting: bytes) -> Outcome:
-        tool_map = [(b"id%d" % tokens, b"<%d>" % tokens)] if tools else []
+    def try_save(self, store: Store, name: str, tokens: int, tools: int, waiting: bytes) -> Outcome:
+        tool_map = [(b"id%d" % tools, b"<%d>" % tools)] if tools else []
         return store.save(state_of(tokens), said(name, tokens), Reason.EVICT, tool_map=tool_map, waiting=waiting)
 
     @rule(process=processes, name=conversations, tokens=st.integers(10, 300), touch=st.booleans())
@@ -162,14 +162,14 @@ class StoreMachine(RuleBasedStateMachine):
     def jump(self, seconds: int) -> None:
         self.clock.now += seconds
 
-    @rule(data=st.data(), call=st.integers(1, 12), process=processes, name=conversations, tokens=lengths)
+    @rule(data=st.data(), call=st.integers(1, 16), process=processes, name=conversations, tokens=lengths)
     def crash(self, data: st.DataObject, call: int, process: int, name: str, tokens: int) -> None:
         store = self.stores[process]
         try:
             with crash_at(call):
                 match data.draw(st.sampled_from(["save", "touch", "trim"])):
                     case "save":
-                        self.try_save(store, name, tokens, True, b"")
+                        self.try_save(store, name, tokens, call % 4, b"")
                     case "touch":
                         for match in list(store.candidates(said(name, 300)))[:1]:
                             store.touched(match)

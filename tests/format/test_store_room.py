@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from kvformat.governor import Limits
 from kvformat.policy import Reason
 from kvformat.sidecar import sidecar_path, update_sidecar
 from store_kit import (
+    IDENTITY,
     Clock,
     bytes_in,
     count_opens,
@@ -136,6 +138,22 @@ def test_a_growing_tool_map_makes_room_too(tmp_path: Path) -> None:
     assert store.catalog.used() <= budget
     assert files(tmp_path / "kv") == {kept.name}
     assert store.find_tools([b"id"])
+
+
+def test_a_tool_map_grows_at_the_cost_of_neither_its_own_file_nor_the_waiting_one(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "kv", budget=size_of(tmp_path, 130) * 2 + 100)
+    both = {stored(store, "a", 130).name, stored(store, "b", 130).name}
+    outcome = save(store, "b", 130, tool_map=[(b"id", bytes(range(1, 255)))], waiting=said("a", 200))
+    assert outcome.status == "declined"
+    assert files(tmp_path / "kv") == both
+
+
+def test_a_sidecar_has_its_place_in_the_budget(tmp_path: Path) -> None:
+    identity, size = replace(IDENTITY, fingerprint="a" * 64), size_of(tmp_path, 130)
+    assert save(open_store(tmp_path / "kv", identity, budget=size + 10), "a", 130).status == "declined"
+    store = open_store(tmp_path / "kv", identity, budget=size + 256)
+    stored(store, "a", 130)
+    assert size < store.catalog.used() <= size + 256
 
 
 # ---- the governor
