@@ -21,7 +21,7 @@ from kvengine.attention import Attention
 from kvengine.experts import MoE, Router
 from kvengine.hyper import Collapse, HyperConnection
 from kvengine.indexer import Indexer
-from kvengine.linear import Linear, Norm
+from kvengine.linear import Grouped, Linear, Norm
 
 CTX = 4096
 AGREES = 1e-4
@@ -136,7 +136,7 @@ def stages(seen: Recording, layer: Any) -> dict[str, torch.Tensor]:
         "kv_pre_rope": seen.out(attention.key_norm),
         "q": seen.into(attention, "look"),
         "heads_pre_inverse_rope": seen.out(attention, "look"),
-        "heads": torch.cat([seen.into(group) for group in attention.out_groups]),
+        "heads": seen.into(attention.out_groups),
         "attn_low": seen.into(attention.out),
         "attn_out": seen.out(attention.out),
         "after_attn_hc": seen.out(layer.attn_wrap, "write"),
@@ -193,7 +193,7 @@ class Recording:
 @contextmanager
 def recording() -> Iterator[Recording]:
     seen = Recording()
-    methods = [(kind, "__call__") for kind in (Linear, Norm, Router, MoE, Collapse)]
+    methods = [(kind, "__call__") for kind in (Linear, Grouped, Norm, Router, MoE, Collapse)]
     methods += [
         (Indexer, "queries"),
         (Indexer, "scores"),

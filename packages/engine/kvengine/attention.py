@@ -20,7 +20,7 @@ from torch import Tensor
 
 from .compressor import Compressor
 from .indexer import Indexer
-from .linear import Linear, Norm
+from .linear import Grouped, Linear, Norm
 from .memory import LayerMemory
 from .rotary import rotate_
 from .rounding import Rounding
@@ -39,7 +39,7 @@ class Attention:
     key: Linear  # [d, D]
     key_norm: Norm
     sinks: Tensor  # [H]
-    out_groups: tuple[Linear, ...]  # G times [R, H/G*d]
+    out_groups: Grouped  # G times [R, H/G*d]
     out: Linear  # [D, G*R]
     compressor: Compressor | None
     indexer: Indexer | None
@@ -62,8 +62,7 @@ class Attention:
         o = self.look(q, x, q_r, turn, near, start, memory).to(x.dtype)
 
         rotate_(o, turn[:, None].conj())
-        groups = o.flatten(1).chunk(len(self.out_groups), -1)
-        return self.out(torch.cat([linear(group) for linear, group in zip(self.out_groups, groups, strict=True)], -1))
+        return self.out(self.out_groups(o.flatten(1)))
 
     def look(
         self, q: Tensor, x: Tensor, q_r: Tensor, turn: Tensor, near: Tensor, start: int, memory: LayerMemory

@@ -27,8 +27,7 @@ class Compressor:
     """The weights of one compressor; the frontier and the rows are in the Stream that it is given."""
 
     ratio: int
-    kv: Linear  # [lanes*d, D]
-    gate: Linear
+    kv_gate: Linear  # W_kv, then W_gate [2*lanes*d, D]
     ape: Tensor  # [ratio, lanes*d]
     norm: Norm
     rotary: Rotary
@@ -37,7 +36,7 @@ class Compressor:
 
     def __call__(self, x: Tensor, start: int, stream: Stream) -> None:
         """Take the tokens x [S, D] at positions start.., and append the rows of all windows that they close."""
-        kv, score = self.kv(x), self.gate(x)
+        kv, score = self.kv_gate(x).chunk(2, -1)
         score = score + self.ape[torch.arange(start, start + len(x), device=x.device) % self.ratio]
         live = stream.lead + start % self.ratio  # rows of the frontier that still count
         windows = (start % self.ratio + len(x)) // self.ratio

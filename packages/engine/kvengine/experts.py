@@ -27,23 +27,21 @@ from .linear import Linear
 class Expert:
     """One gated network."""
 
-    gate: Linear  # W1 [F, D]
-    up: Linear  # W3 [F, D]
+    gate_up: Linear  # W1, then W3 [2*F, D]
     down: Linear  # W2 [D, F]
     clamp: float
     inner: torch.dtype
 
     def __call__(self, x: Tensor, weight: Tensor | None = None) -> Tensor:  # [T, D], [T] -> [T, D]
-        gate = self.gate(x).to(self.inner).clamp(max=self.clamp)
-        up = self.up(x).to(self.inner).clamp(-self.clamp, self.clamp)
-        hidden = F.silu(gate) * up
+        gate, up = self.gate_up(x).to(self.inner).chunk(2, -1)
+        hidden = F.silu(gate.clamp(max=self.clamp)) * up.clamp(-self.clamp, self.clamp)
         if weight is not None:
             hidden = hidden * weight[:, None]
         return self.down(hidden.to(x.dtype))
 
     @property
     def nbytes(self) -> int:
-        return sum(linear.weight.nbytes for linear in (self.gate, self.up, self.down))
+        return self.gate_up.weight.nbytes + self.down.weight.nbytes
 
 
 class ExpertCache:
@@ -100,11 +98,10 @@ class MoE:
 
     def __call__(self, x: Tensor, tokens: Tensor) -> Tensor:  # [S, D], [S] -> [S, D]
         chosen, weights = self.router(x, tokens)
-        y = self.shared(x).to(self.inner)
-        order = chosen.flatten().argsort(stable=True)
+        order = chosen.flatten().argsort(stable=True)  # one expert's tokens behind each other, experts ascending
         counts = chosen.flatten().bincount().tolist()
-        for expert, places in enumerate(order.split(counts)):
-            if len(places):
-                rows = places // chosen.shape[1]
-                y.index_add_(0, rows, self.routed(expert)(x[rows], weights.flatten()[places]).to(self.inner))
+        rows = order // chosen.shape[1]
+        parts = zip(x[rows].split(counts), weights.flatten()[order].split(counts), strict=True)
+        answers = [self.routed(e)(part, weight) for e, (part, weight) in enumerate(parts) if len(part)]
+        y = self.shared(x).to(self.inner).index_add_(0, rows, torch.cat(answers).to(self.inner))
         return y.to(x.dtype)

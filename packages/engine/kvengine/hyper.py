@@ -69,11 +69,12 @@ class HyperConnection:
 
     def sinkhorn(self, mix: Tensor) -> Tensor:  # [S, n, n]
         start = mix.softmax(-1) + self.eps
+        turned = start.mT
         rows = start.new_ones(len(start), self.streams, 1)
-        columns = rows.clone().baddbmm_(start.mT, rows, beta=self.eps)
+        columns = rows.clone().baddbmm_(turned, rows, beta=self.eps)
         for _ in range(self.steps - 1):
             rows.baddbmm_(start, columns.reciprocal(), beta=self.eps)
-            columns.baddbmm_(start.mT, rows.reciprocal(), beta=self.eps)
+            columns.baddbmm_(turned, rows.reciprocal(), beta=self.eps)
         return start / rows / columns.mT
 
 

@@ -35,6 +35,21 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True)
+class Grouped:
+    """G projections of as many slices of the input."""
+
+    weight: Tensor  # [G, out, in]
+    out: torch.dtype
+    grid: Grid | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:  # [S, G*in] -> [S, G*out]
+        if self.grid is not None:
+            x = self.grid(x)
+        slices = x.to(self.weight.dtype).unflatten(-1, (len(self.weight), -1)).transpose(0, 1)
+        return torch.bmm(slices, self.weight.mT).transpose(0, 1).flatten(1).to(self.out)
+
+
+@dataclass(frozen=True, slots=True)
 class Norm:
     """rms(x; w) over the last axis; without a weight, w = 1. The mean is formed in `inner`, the rest in float32."""
 

@@ -78,7 +78,8 @@ class Stream:
 
     def reserve(self, rows: int) -> None:
         if rows > len(self.rows):
-            grown = self.rows.new_empty(max(rows, 2 * len(self.rows)), self.rows.shape[1])
+            with torch.inference_mode(False):  # a buffer may be written outside the forward pass, too
+                grown = self.rows.new_empty(max(rows, 2 * len(self.rows)), self.rows.shape[1])
             grown[: len(self.rows)] = self.rows
             self.rows = grown
 

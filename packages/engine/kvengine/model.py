@@ -23,11 +23,12 @@ from torch import Tensor
 from .attention import Attention
 from .compressor import Compressor
 from .config import Config, Numerics
+from .errors import EngineError
 from .experts import Expert, ExpertCache, MoE, Router
 from .hf import open_safetensors
 from .hyper import Collapse, HyperConnection, Mixer
 from .indexer import Indexer
-from .linear import Linear, Norm
+from .linear import Grouped, Linear, Norm
 from .memory import Memory
 from .rotary import Rotary
 from .rounding import Rounding
@@ -61,7 +62,7 @@ class Model:
     norm: Norm
     head: Linear  # [V, D]
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def forward(self, tokens: Tensor, memory: Memory) -> Tensor:
         """Process tokens [S] after those in `memory`; return the last streams [S, n, D].
 
@@ -82,7 +83,7 @@ class Model:
         memory.length += len(tokens)
         return streams
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def logits(self, streams: Tensor) -> Tensor:
         """[S, n, D] -> [S, V], float32."""
         return self.head(self.norm(self.collapse(streams))).float()
@@ -154,7 +155,7 @@ class _Builder:
             self.linear(at + "attn_kv.weight", c.head_dim, c.dim),
             self.norm(at + "attn_kv_a_norm", c.head_dim),
             self.vector(at + "attn_sinks.weight", c.heads),
-            tuple(Linear(weight, out_a.out, out_a.grid) for weight in out_a.weight.chunk(c.groups)),
+            Grouped(out_a.weight.unflatten(0, (c.groups, -1)), out_a.out, out_a.grid),
             self.linear(at + "attn_output_b.weight", c.dim, c.groups * c.out_rank),
             self.compressor(at + "attn_compressor", ratio, c.head_dim, rotary, rounding.kv_row) if ratio else None,
             self.indexer(at, rotary, rounding) if ratio == 4 else None,
@@ -182,8 +183,7 @@ class _Builder:
         width = dim * (2 if ratio == 4 else 1)
         return Compressor(
             ratio,
-            self.precise(at + "_kv.weight", width, c.dim),
-            self.precise(at + "_gate.weight", width, c.dim),
+            both(self.precise(at + "_kv.weight", width, c.dim), self.precise(at + "_gate.weight", width, c.dim)),
             self.tensor(at + "_ape.weight", (ratio, width), torch.float32),
             Norm(
                 self.tensor(at + "_norm.weight", (dim,), torch.float32), c.norm_eps, self.numerics.inner, torch.float32
@@ -216,16 +216,17 @@ class _Builder:
         )
 
         def unpack(e: int) -> Expert:
-            return Expert(
-                *(self.projection(stack[e], self.numerics.weights) for stack in (gates, ups, downs)), c.clamp, inner
-            )
+            gate, up, down = (self.projection(stack[e], self.numerics.weights) for stack in (gates, ups, downs))
+            return Expert(both(gate, up), down, c.clamp, inner)
 
         def routed(e: int) -> Expert:
             return self.cache.get((number, e), partial(unpack, e))
 
         shared = Expert(
-            self.linear(at + "ffn_gate_shexp.weight", c.expert_dim, c.dim),
-            self.linear(at + "ffn_up_shexp.weight", c.expert_dim, c.dim),
+            both(
+                self.linear(at + "ffn_gate_shexp.weight", c.expert_dim, c.dim),
+                self.linear(at + "ffn_up_shexp.weight", c.expert_dim, c.dim),
+            ),
             self.linear(at + "ffn_down_shexp.weight", c.dim, c.expert_dim),
             c.clamp,
             inner,
@@ -271,3 +272,10 @@ class _Builder:
 
     def tensor(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return self.weights.get(name, shape).unpack(dtype).to(self.device)
+
+
+def both(first: Linear, second: Linear) -> Linear:
+    """Two projections of the same input as one product."""
+    if first.grid is not second.grid:
+        raise EngineError("two weights that are multiplied with the same activations are quantised differently")
+    return Linear(torch.cat([first.weight, second.weight]), first.out, first.grid)
