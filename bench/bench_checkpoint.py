@@ -32,7 +32,7 @@ from kvformat.shapes import FLASH
 from kvformat.state import SessionState, empty_state
 from kvformat.writer import Contents, write
 from kvtools.inspecting import describe
-from kvtools.verifying import verify
+from kvtools.verifying import Verdict, verify
 
 TOKENS, CTX = 20_480, 32_768
 PAYLOAD = 305_882_508
@@ -138,6 +138,7 @@ def jobs(folder: Path, state: SessionState) -> list[Job]:
     buffers = [bytes_of(array) for _, array in target.arrays()]
     size = sum(map(len, written))
     write(ours, contents)
+    assert verify(ours).verdict is Verdict.OK
     write_bare(bare, written, durable=True)
     safetensors.numpy.save_file(arrays, tensors)
     torch.save(torched, pickled)
