@@ -21,7 +21,7 @@ class ToolIndex:
     def __init__(self) -> None:
         self._stamps: dict[str, Stamp] = {}
         self._ids: dict[str, tuple[bytes, ...]] = {}  # file name → ids, for the files that have a map
-        self._names: dict[bytes, list[str]] = {}  # id → file names, the last one shown last
+        self._names: dict[bytes, list[str]] = {}  # id → file names; the block is the same in all of them
 
     def knows(self, name: str, info: os.stat_result) -> bool:
         """Whether this state of the file was seen."""
@@ -51,7 +51,7 @@ class ToolIndex:
         """id → block of the known ids; opens only files that hold one of them, and the next when one has vanished."""
         found: dict[bytes, bytes] = {}
         for i in ids:
-            for name in reversed(self._names.get(i, ())):
+            for name in self._names.get(i, ()):
                 if i not in found:
                     found |= {k: block for k, block in _pairs(directory / name) if k in ids and k not in found}
         return found
