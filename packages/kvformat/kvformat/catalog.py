@@ -71,7 +71,7 @@ class Catalog:
 
     def used(self) -> int:
         """Bytes of all that lies in the directory, readable or not, other models' subdirectories included."""
-        return sum(_bytes_of(entry) for entry in os.scandir(self.root))
+        return bytes_in(self.root)
 
     def delete(self, path: Path) -> bool:
         """Delete a checkpoint and its sidecar; false if the system refuses. One that is gone already counts as deleted."""
@@ -104,10 +104,15 @@ def _length(located: Located) -> tuple[int, int]:
     return (header.text_bytes, header.tokens) if header else (0, 0)
 
 
+def bytes_in(directory: str | os.PathLike[str]) -> int:
+    """Bytes of all files below a directory."""
+    return sum(_bytes_of(entry) for entry in os.scandir(directory))
+
+
 def _bytes_of(entry: os.DirEntry[str]) -> int:
     try:
         if entry.is_dir(follow_symlinks=False):
-            return sum(_bytes_of(inner) for inner in os.scandir(entry.path))
+            return bytes_in(entry.path)
         return entry.stat(follow_symlinks=False).st_size
     except OSError:  # vanished meanwhile
         return 0

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import click
 
 from kvformat.errors import KVError
-from kvtools.commands import checking, comparing, contents, reading
+from kvtools.commands import checking, cleaning, comparing, contents, reading
 from kvtools.options import FINE, INTERRUPTED, PROBLEMS, USAGE, exit_code
 from kvtools.output import safe
 
@@ -36,6 +36,7 @@ for verb in (
     *(reading.ls, reading.inspect, checking.verify),
     *(comparing.diff, comparing.why),
     *(contents.tree, contents.tools, contents.text, contents.tokens),
+    *(checking.doctor, cleaning.prune, cleaning.pin, cleaning.unpin),
 ):
     kvtool.add_command(verb)
 

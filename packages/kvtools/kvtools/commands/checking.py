@@ -1,16 +1,17 @@
-"""Verbs that judge: verify."""
+"""Verbs that judge: verify, doctor."""
 
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import click
 
-from kvtools.options import exit_code, output_options, paths_argument, shape_option
+from kvtools.options import FINE, PROBLEMS, directory_argument, exit_code, output_options, paths_argument, shape_option
 from kvtools.output import print_json, print_jsonl
-from kvtools.quantities import Share
+from kvtools.quantities import Share, Size
 
 existing_path = click.Path(path_type=Path, exists=True)
 
@@ -52,3 +53,24 @@ def verify(paths: tuple[Path, ...], style: str | None, level: str | None, **opti
     elif style is None:
         click.echo(verifying.summary(reports), err=not sys.stdout.isatty())
     raise SystemExit(exit_code([report.verdict for report in reports]))
+
+
+@click.command()
+@directory_argument
+@output_options
+@click.option(
+    "--budget", type=Size(), default="4G", metavar="4G", show_default=True, help="The server's --kv-disk-space-mb."
+)
+def doctor(directory: Path, style: str | None, budget: int) -> None:
+    """Look for what is wrong with a directory, and say what mends it. Exit code 1 if there is a problem."""
+    from kvtools import doctoring, examinations, surveying
+
+    diagnosis = doctoring.diagnose(surveying.survey(directory, time.time()), budget, examinations.ALL)
+    if style == "json":
+        print_json(doctoring.diagnosis_fields(diagnosis))
+    elif style == "jsonl":
+        for ailment in doctoring.diagnosis_fields(diagnosis)["ailments"]:
+            print_jsonl(ailment)
+    else:
+        doctoring.print_diagnosis(diagnosis)
+    raise SystemExit(PROBLEMS if diagnosis.has_problems else FINE)
