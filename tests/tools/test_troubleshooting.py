@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from kvprompt.render import Style, render
 from tools_kit import save
 
 PAGE = (Path(__file__).parents[2] / "docs/troubleshooting.md").read_text()
+DEAD = 2**22 + 1  # above every process id of Linux and macOS
 EOS = "<｜end▁of▁sentence｜>".encode()
 
 
@@ -79,6 +81,24 @@ def truncated(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1000])
 
 
+def full_budget(folder: Path) -> None:
+    for number in range(3):
+        saved(folder, b"Conversation %d" % number, 40_000)
+
+
+def dead_writer(folder: Path) -> None:
+    path = saved(folder, chat(folder, SYSTEM), 600)
+    temp = path.with_name(f"{path.name}.tmp.{DEAD}")
+    temp.write_bytes(b"KVC half of a file")
+    os.utime(temp, (1_790_000_000, 1_790_000_000))
+
+
+def two_servers(folder: Path) -> None:
+    path = saved(folder, chat(folder, SYSTEM), 600)
+    for pid in (1, os.getpid()):
+        path.with_name(f"{path.name}.tmp.{pid}").write_bytes(b"KVC half of a file")
+
+
 SITUATIONS: dict[str, Callable[[Path], None]] = {
     "A stale anchor": stale_anchor,
     "An early byte that changes with every request": changing_byte,
@@ -87,6 +107,9 @@ SITUATIONS: dict[str, Callable[[Path], None]] = {
     "Files of another payload ABI": other_abi,
     "A key that ends in an EOS that the state was not fed": unfed_eos,
     "A truncated file": truncated,
+    "A budget that is full": full_budget,
+    "Temps of writers that are gone": dead_writer,
+    "Two servers on one directory": two_servers,
 }
 
 
