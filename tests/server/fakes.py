@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sanic import Sanic
@@ -36,6 +36,7 @@ def spoken(
     logprobs: Sequence[Logprob] = (),
 ) -> list[Step]:
     """The messages of a whole turn. Text comes in pieces of three characters, arguments in pieces of five."""
+    finish = "tool_calls" if calls else finish
     script: list[Step] = [Started(Usage(USAGE.prompt, USAGE.cached))]
     script += [Piece(Reasoning(part)) for part in _parts(reasoning, 3)]
     pending = tuple(logprobs)
@@ -46,8 +47,9 @@ def spoken(
         script.append(Piece(Call(index, call.id, call.name)))
         script += [Piece(Arguments(index, part)) for part in _parts(call.arguments, 5)]
         script.append(Piece(CallEnd(index)))
-    turn = Turn(reasoning, content, tuple(calls))
-    script.append(Finished(turn, "tool_calls" if calls else finish, USAGE, stop, tuple(logprobs)))
+    usage = USAGE if reasoning else replace(USAGE, reasoning=0)
+    of_all = (*[Logprob(b"?", -1.0)] * usage.reasoning, *logprobs) if logprobs else ()
+    script.append(Finished(Turn(reasoning, content, tuple(calls)), finish, usage, stop, of_all))
     return script
 
 
@@ -80,7 +82,7 @@ class FakeBackend:
 
     def status(self) -> Status:
         by_source = Metric("requests_total", "Requests by source.", {"live": 2, "disk": 1, "none": 3}, "source")
-        return Status(self.state, queued=4, sessions=1, metrics=(by_source,))  # type: ignore[arg-type]
+        return Status(self.state, queued=4, sessions=1, metrics=(by_source,), model="tiny")  # type: ignore[arg-type]
 
     def describe(self) -> str:
         return "a script; 3 files, 12 of 4096 MiB, the oldest of yesterday"

@@ -153,7 +153,7 @@ class TestSDK:
     def test_models(self) -> None:
         with serving(FakeBackend()) as url, _client(url) as client:
             names = [model.id for model in client.models.list()]
-            assert client.models.retrieve(names[0]).display_name == "deepseek-v4-flash"
+            assert client.models.retrieve(names[0]).display_name == "tiny"
 
 
 def _client(url: str) -> anthropic.Anthropic:

@@ -119,7 +119,7 @@ def test_a_block_that_turns_out_broken_goes_on_as_text() -> None:
 
 def test_logprobs_are_those_of_the_tokens_and_finite() -> None:
     wish = {"logprobs": True, "top_logprobs": 2}
-    answer = whole(PATH, spoken("", "Hi", logprobs=LOGPROBS), **wish)
+    answer = whole(PATH, spoken("why", "Hi", logprobs=LOGPROBS), **wish)
     ChatCompletion.model_validate(answer)
     assert answer["choices"][0]["logprobs"]["content"] == [
         {
@@ -184,7 +184,8 @@ class TestSDK:
     def test_models(self) -> None:
         with serving(FakeBackend()) as url, _client(url) as client:
             names = [model.id for model in client.models.list()]
-            assert client.models.retrieve(names[0]).id == "deepseek-v4-flash"
+            assert names == ["tiny", "deepseek-v4-flash", "deepseek-chat", "deepseek-reasoner"]
+            assert client.models.retrieve(names[1]).id == "deepseek-v4-flash"
             with pytest.raises(openai.NotFoundError, match="deepseek-v4-flash"):
                 client.models.retrieve("other")
 

@@ -214,13 +214,15 @@ def test_a_failure_after_the_headers_is_a_failed_response_too() -> None:
 
 
 def test_logprobs() -> None:
-    script = spoken("", "Hi", logprobs=[Logprob(b"Hi", -0.5, ((b"Hi", -0.5),))])
+    script = spoken("why", "Hi", logprobs=[Logprob(b"Hi", -0.5, ((b"Hi", -0.5),))])
     answer = whole(PATH, script, top_logprobs=1)
     Response.model_validate(answer)
-    (entry,) = answer["output"][0]["content"][0]["logprobs"]
+    (entry,) = answer["output"][1]["content"][0]["logprobs"]
     assert entry["token"] == "Hi" and entry["top_logprobs"][0]["logprob"] == -0.5
     (delta,) = [
-        event.data for event in streamed(PATH, script, top_logprobs=1) if event.data["type"].endswith("text.delta")
+        event.data
+        for event in streamed(PATH, script, top_logprobs=1)
+        if event.data["type"].endswith("output_text.delta")
     ]
     assert delta["logprobs"] == [entry]
 

@@ -66,7 +66,7 @@ async def admit(request: Request) -> HTTPResponse | None:
         return empty(204)
     if settings.api_key is None or request.path in OPEN_TO_ALL:
         return None
-    given = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
+    given = request.headers.get("x-api-key") or request.headers.get("authorization", "").partition(" ")[2]
     if not hmac.compare_digest(given.encode(errors="surrogateescape"), settings.api_key.encode()):
         raise Unauthorized
     return None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 from sanic import Blueprint, HTTPResponse, NotFound, Request, empty, text
 
@@ -14,9 +15,7 @@ from .dialects.reply import Json
 from .openapi import document
 from .wire import Backend, Metric, Status
 
-MODELS = (DEFAULT_MODEL, *MODELS_THAT_SAY)
-"""Names with a meaning. Any other is answered too, but there is nothing to tell of it."""
-
+MODELS = (DEFAULT_MODEL, *MODELS_THAT_SAY)  # names with a meaning; any other is answered, too
 STARTED = int(time.time())
 
 
@@ -24,11 +23,15 @@ def operations() -> Blueprint:
     """Everything that needs no model."""
     blueprint = Blueprint("operations")
     blueprint.add_route(root, "/", methods=["HEAD"])
-    blueprint.add_route(models, "/v1/models")
-    blueprint.add_route(model, "/v1/models/<name:str>")
-    blueprint.add_route(health, "/health")
-    blueprint.add_route(metrics, "/metrics")
-    blueprint.add_route(openapi, "/openapi.json")
+    reads: dict[str, Callable[..., Coroutine[Any, Any, HTTPResponse]]] = {
+        "/v1/models": models,
+        "/v1/models/<name:str>": model,
+        "/health": health,
+        "/metrics": metrics,
+        "/openapi.json": openapi,
+    }
+    for path, handler in reads.items():
+        blueprint.add_route(handler, path, methods=["GET", "HEAD"])
     return blueprint
 
 
@@ -39,14 +42,16 @@ async def root(request: Request) -> HTTPResponse:
 
 async def models(request: Request) -> HTTPResponse:
     """The models, as OpenAI and Anthropic list them."""
-    page = {"has_more": False, "first_id": MODELS[0], "last_id": MODELS[-1]}
-    return json_response({"object": "list", "data": [_model(name) for name in MODELS]} | page)
+    names = _names(request)
+    page = {"has_more": False, "first_id": names[0], "last_id": names[-1]}
+    return json_response({"object": "list", "data": [_model(name) for name in names]} | page)
 
 
 async def model(request: Request, name: str) -> HTTPResponse:
     """One model."""
-    if name not in MODELS:
-        raise NotFound(f"there is no model '{name}' in the list; it has {', '.join(MODELS)}")
+    names = _names(request)
+    if name not in names:
+        raise NotFound(f"there is no model '{name}' in the list; it has {', '.join(names)}")
     return json_response(_model(name))
 
 
@@ -78,6 +83,11 @@ async def openapi(request: Request) -> HTTPResponse:
 def _status(request: Request) -> Status:
     backend: Backend | None = request.app.ctx.backend
     return Status("loading") if backend is None else backend.status()
+
+
+def _names(request: Request) -> list[str]:
+    """The model's own name, if it has one, and those with a meaning."""
+    return [name for name in dict.fromkeys((_status(request).model, *MODELS)) if name]
 
 
 def _model(name: str) -> Json:

@@ -111,12 +111,13 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What /health and /metrics show. `queued` counts the requests that wait, `sessions` the live conversations."""
+    """What the operator sees: `queued` requests wait, `sessions` conversations are live, `model` is its name of its own."""
 
     state: Literal["loading", "ready", "stopping"]
     queued: int = 0
     sessions: int = 0
     metrics: tuple[Metric, ...] = ()
+    model: str = ""
 
 
 class Backend(Protocol):

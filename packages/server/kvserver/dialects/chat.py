@@ -9,7 +9,7 @@ from kvprompt.events import Arguments, Broken, Reasoning, Text
 
 from ..errors import openai_error
 from ..wire import Call, Failed, Finished, Logprob, Piece, Usage
-from .reply import Json, Reply, data, event, logprob_list, openai_usage
+from .reply import Json, Reply, data, event, logprob_list, logprobs_of_content, openai_usage
 
 
 class ChatReply(Reply):
@@ -17,8 +17,8 @@ class ChatReply(Reply):
 
     def body(self, finished: Finished) -> Json:
         choice = {"index": 0, "message": _message(finished.turn), "finish_reason": finished.finish}
-        if finished.logprobs:
-            choice["logprobs"] = _logprobs(finished.logprobs)
+        if logprobs := logprobs_of_content(finished):
+            choice["logprobs"] = _logprobs(logprobs)
         return self._object("chat.completion", [choice]) | {"usage": openai_usage(finished.usage)}
 
     def start(self, usage: Usage) -> Iterator[bytes]:
@@ -27,7 +27,7 @@ class ChatReply(Reply):
     def piece(self, piece: Piece) -> Iterator[bytes]:
         match piece.event:
             case Reasoning(text):
-                yield self._chunk({"reasoning_content": text}, logprobs=piece.logprobs)
+                yield self._chunk({"reasoning_content": text})
             case Text(text) | Broken(_, text):
                 yield self._chunk({"content": text}, logprobs=piece.logprobs)
             case Call(index, id, name):

@@ -108,6 +108,11 @@ def logprob_list(logprobs: Iterable[Logprob]) -> list[Json]:
     ]
 
 
+def logprobs_of_content(finished: Finished) -> tuple[Logprob, ...]:
+    """Those of the answer's tokens that are no thinking."""
+    return finished.logprobs[finished.usage.reasoning :]
+
+
 def token_text(token: bytes) -> str:
     """A token as text; bytes of half a character show as U+FFFD."""
     return token.decode("utf-8", "replace")

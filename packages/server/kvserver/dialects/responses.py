@@ -12,7 +12,7 @@ from kvprompt.events import Broken, Reasoning, Text
 
 from ..wire import Failed, Finished, Logprob, Piece, Usage
 from .items import Events, Item, MessageItem, ReasoningItem, SpokenItem, call_item, new_id
-from .reply import Json, Reply, data
+from .reply import Json, Reply, data, logprobs_of_content
 
 STATUSES = {"length": "incomplete", "error": "failed"}
 BROKEN = Failed(500, "generation failed")
@@ -33,7 +33,7 @@ class ResponsesReply(Reply):
         if turn.reasoning and self.conversation.shows_reasoning:
             list(self._grow(ReasoningItem, turn.reasoning, ()))
         if turn.content:
-            list(self._grow(MessageItem, turn.content, finished.logprobs))
+            list(self._grow(MessageItem, turn.content, logprobs_of_content(finished)))
         list(self._close(finished))
         return self._response(STATUSES.get(finished.finish, "completed"), finished.usage)
 
