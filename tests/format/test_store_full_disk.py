@@ -8,14 +8,17 @@ import logging
 import os
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kvformat.durable import LOCK_NAME
+from kvformat.errors import NotWritten
 from kvformat.policy import Reason
 from kvformat.store import FULL_DISK_PAUSE
-from store_kit import Clock, open_store, restored, said, save, stored
+from store_kit import IDENTITY, Clock, open_store, restored, said, save, stored
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -137,3 +140,14 @@ def test_on_a_disk_that_others_filled_requests_go_on(small_disk: Path, caplog: p
     assert restored(store, waiting) == 130
     assert len(warned(caplog)) == 1
     assert sorted(path.suffix for path in small_disk.iterdir()) == ["", ".kv", ".lock"]
+
+
+def test_a_save_that_fails_leaves_no_sidecar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(tmp_path, replace(IDENTITY, fingerprint="aa11"))
+
+    def refuse(final: Path, *_: Any, **__: Any) -> None:
+        raise NotWritten("not written", path=final, remedy=None, disk_full=False)
+
+    monkeypatch.setattr("kvformat.store.write", refuse)
+    assert save(store, "a", 130).status == "failed"
+    assert [path.name for path in tmp_path.iterdir()] == [LOCK_NAME]
