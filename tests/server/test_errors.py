@@ -85,7 +85,7 @@ class TestEveryDialect:
     )
     def test_what_is_odd_but_can_be_read_is_answered(self, url: str, path: str, more: bytes) -> None:
         body = json.dumps(BODIES[path] | {"stream": False}).encode()[:-1] + b"," + more + b"}"
-        answer = httpx2.post(f"{url}{path}?beta=true", content=body)
+        answer = httpx2.post(f"{url}{path}/?beta=true", content=body)
         assert answer.status_code == 200
         answer.json()
 

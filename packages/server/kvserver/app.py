@@ -50,7 +50,6 @@ def _config() -> Config:
         {
             "AUTO_EXTEND": False,
             "DEPRECATION_FILTER": "ignore",
-            "GRACEFUL_SHUTDOWN_TIMEOUT": 60.0,
             "REQUEST_BUFFER_SIZE": 2 * HEADER_LIMIT,
             "REQUEST_MAX_HEADER_SIZE": HEADER_LIMIT,
             "REQUEST_MAX_SIZE": BODY_LIMIT,

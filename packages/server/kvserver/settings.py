@@ -165,9 +165,9 @@ def read_settings(arguments: Sequence[str]) -> Settings | int:
 
 def command() -> click.Command:
     """The command whose parameters are the fields of Settings."""
-    return _Sectioned(
+    bare = _Sectioned(
         "kvserve",
-        params=[*map(_click_option, fields(Settings)), _config_option(), _version_option()],
+        params=[*map(_click_option, fields(Settings)), _config_option()],
         callback=lambda **values: Settings(**values),
         help="Serve a DeepSeek-V4 model, and start every request from the best state there is.",
         epilog="Each option may also stand in the environment (KVSERVE_KV_DISK_DIR) or in the file of --config "
@@ -178,6 +178,7 @@ def command() -> click.Command:
             "max_content_width": 110,
         },
     )
+    return click.version_option(version("ds4kv"), prog_name="kvserve")(bare)
 
 
 def _click_option(option: Field[Any]) -> click.Option:
@@ -206,17 +207,12 @@ def _config_option() -> click.Option:
     )
 
 
-def _version_option() -> click.Option:
-    command = click.version_option(version("ds4kv"), prog_name="kvserve")(click.Command("version"))
-    return command.params[0]  # type: ignore[return-value]
-
-
 def _read_file(ctx: click.Context, param: click.Parameter, path: Path | None) -> None:
     """Put the file's values below the environment and above the defaults; each is judged like one of the command line."""
     if path is None:
         return
     try:
-        table = tomllib.loads(path.read_text())
+        table = tomllib.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as fault:
         raise click.BadParameter(f"{path} cannot be read as TOML: {fault}", ctx, param) from None
     values = {key.replace("-", "_"): _written(value) for key, value in table.items()}
