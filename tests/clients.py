@@ -172,7 +172,7 @@ def _chat_request(session: Session) -> Wire:
 
 
 def _anthropic_request(session: Session) -> Wire:
-    body: Wire = {"model": "ds4", "system": "Be brief.", "messages": session.messages, "max_tokens": 9}
+    body: Wire = {"model": "ds4", "system": "Be brief.", "messages": session.messages, "max_tokens": 900}
     body["output_config"] = {"effort": session.mode}
     tool = {"name": WEATHER["name"], "input_schema": WEATHER["parameters"]}
     return body | ({"tools": [tool]} if session.tools else {})

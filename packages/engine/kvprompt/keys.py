@@ -64,8 +64,24 @@ def next_key(
     memory: ToolMemory | None,
 ) -> Key:
     """The longest key that every client's next request begins with, once `turn` was shown and its block remembered."""
-    texts = (render(request, style, memory).text for request in _next_requests(conversation, turn, memory))
+    texts = _next_texts(conversation, turn, style, memory)
     return match(reduce(lambda one, other: one[: _shared(one, other)], texts), prompt, sampled)
+
+
+def next_keys(
+    conversation: Conversation,
+    prompt: RenderedPrompt,
+    turn: Turn,
+    sampled: bytes,
+    style: Style,
+    memory: ToolMemory | None,
+) -> set[Key]:
+    """For each kind of client the longest key that its next request begins with. What they share is `next_key`."""
+    return {match(text, prompt, sampled) for text in _next_texts(conversation, turn, style, memory)}
+
+
+def _next_texts(conversation: Conversation, turn: Turn, style: Style, memory: ToolMemory | None) -> list[bytes]:
+    return [render(request, style, memory).text for request in _next_requests(conversation, turn, memory)]
 
 
 def _next_requests(conversation: Conversation, turn: Turn, memory: ToolMemory | None) -> Iterator[Conversation]:

@@ -42,7 +42,7 @@ class Driver:
         style = Style(settings.ctx, Preamble(settings.tool_preamble), settings.strip_volatile)
         memory = None if settings.disable_exact_dsml_tool_replay else ToolMemory(settings.tool_memory_max_ids)
         store = open_store(loaded, settings)
-        self._serving = Serving(
+        self.serving = Serving(
             loaded,
             Slots(sessions, settings.mark_memory_mb * MIB),
             store,
@@ -70,22 +70,22 @@ class Driver:
 
     def count_tokens(self, conversation: Conversation) -> int:
         """How many tokens the request's prompt has."""
-        return self._serving.count_tokens(conversation)
+        return self.serving.count_tokens(conversation)
 
     def status(self) -> Status:
         """What /health and /metrics show."""
-        live = sum(len(slot) > 0 for slot in self._serving.slots)
+        live = sum(len(slot) > 0 for slot in self.serving.slots)
         return Status(
             "stopping" if self._stopping.is_set() else "ready",
             self._queue.qsize(),
             live,
-            tuple(self._serving.metrics()),
+            tuple(self.serving.metrics()),
         )
 
     def describe(self) -> str:
         """The start line: the model, and what the directory holds."""
         config = self._loaded.model.config
-        line = f"{self._loaded.name}, {len(config.ratios)} layers, context {self._serving.context}"
+        line = f"{self._loaded.name}, {len(config.ratios)} layers, context {self.serving.context}"
         return f"{line}; {describe_directory(self._store)}" if self._store else f"{line}; no kv directory"
 
     def stop(self) -> None:
@@ -96,7 +96,7 @@ class Driver:
         """After `stop`: wait for the thread, then save every live session."""
         self._queue.put(None)
         self._thread.join()
-        self._serving.keeper.save_all()
+        self.serving.keeper.save_all()
 
     def _run(self) -> None:
         while (job := self._queue.get()) is not None:
@@ -109,7 +109,7 @@ class Driver:
 
     def _serve(self, job: Job) -> None:
         try:
-            self._serving.serve(job, self._stopping.is_set)
+            self.serving.serve(job, self._stopping.is_set)
         except Refused as refused:
             job.send(refused.failed)
         except Exception as error:

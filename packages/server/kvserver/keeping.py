@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from kvengine import Mark
 from kvformat.policy import Knobs, Reason, continued_due
@@ -18,6 +20,15 @@ from .slots import Point, Slot, Slots
 from .track import Track
 
 log = logging.getLogger("kvserver")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An answer as it was fed: from position `start` these `tokens`, with marks at some positions on the way."""
+
+    start: int
+    tokens: list[int]
+    marks: list[tuple[int, Mark]]
 
 
 class Keeper:
@@ -54,36 +65,37 @@ class Keeper:
 
     def evict(self, slot: Slot, waiting: bytes) -> None:
         """Another conversation is about to take the slot: save what is there. It stays in memory until it is written."""
-        if slot.end is not None:
-            self.save(slot, slot.end, Reason.EVICT, waiting)
+        if slot.savable is not None:
+            self.save(slot, slot.savable, Reason.EVICT, waiting)
 
-    def continued(self, slot: Slot, point: Point) -> None:
-        """Save a point that passed a frontier since the last file."""
-        if continued_due(point.length, slot.on_disk, self.knobs):
+    def continued(self, slot: Slot) -> None:
+        """Save where the client will come back, if a frontier was passed since the last file."""
+        point = slot.savable
+        if point is not None and continued_due(point.length, slot.on_disk, self.knobs):
             self.save(slot, point, Reason.CONTINUED)
 
-    def end_at(
-        self, slot: Slot, key: Key, track: Track, answer: list[int], marks: list[tuple[int, Mark]]
-    ) -> Point | None:
-        """Make the longest position that `key` covers the end of the slot, going back and forth as needed.
+    def end_at(self, slot: Slot, certain: Key, keys: Iterable[Key], track: Track, told: Told) -> None:
+        """Leave a point at the longest position that each key covers, going back and forth as needed.
 
-        `answer` are the tokens fed after the prompt, `marks` positions on the way. None if the key ends before the prompt
-        does: then an earlier point, made while it was prefilled, is where the client will come back.
+        A key that ends before the answer does not count: there, points were left while the prompt was fed.
         """
-        prompt_end = track.tokens - len(answer)
-        position = track.position(key.fed)
-        cut = None if position is None or position < prompt_end else key.cut(track.byte(position))
-        if position is None or cut is None:
-            return None
+        ends = {(position, cut) for key in {certain, *keys} if (position := track.position(key.fed)) is not None
+                and position >= told.start and (cut := key.cut(track.byte(position)))}  # fmt: skip
+        for position, cut in sorted(ends, key=lambda end: (end[0], end[1].text == certain.text)):
+            if position != len(slot) and not self._go_to(slot, position, told):
+                return
+            self.slots.add(slot, cut.text, certain=cut.text == certain.text[: len(cut.text)])
+
+    def _go_to(self, slot: Slot, position: int, told: Told) -> bool:
+        """Bring the session to a position within the answer, from the nearest mark before it."""
         if position < len(slot):
-            known = [(length, mark) for length, mark in marks if length <= position]
-            points = [(point.length, point.mark) for point in slot.points if point.length <= position]
-            if not known + points:
-                return None
-            length, mark = max(known + points, key=lambda place: place[0])
-            slot.session.rewind(mark)
-            slot.session.feed(answer[length - prompt_end : position - prompt_end])
-        return self.slots.add(slot, cut.text)
+            points = [(point.length, point.mark) for point in slot.points]
+            before = [place for place in (*told.marks, *points) if place[0] <= position]
+            if not before:
+                return False
+            slot.session.rewind(max(before, key=lambda place: place[0])[1])
+        slot.session.feed(told.tokens[len(slot) - told.start : position - told.start])
+        return True
 
     def flush(self) -> None:
         """Wait for what is being written."""
@@ -93,8 +105,8 @@ class Keeper:
     def save_all(self) -> None:
         """Shutdown: every live session's end."""
         for slot in self.slots:
-            if slot.end is not None:
-                self.save(slot, slot.end, Reason.SHUTDOWN)
+            if slot.savable is not None:
+                self.save(slot, slot.savable, Reason.SHUTDOWN)
         if self._saver is not None:
             self._saver.stop()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvformat.policy import ColdPlan, Knobs, cold_saves
-from kvprompt.markers import ASSISTANT, THINK, USER
+from kvprompt.markers import ASSISTANT, USER
 from kvprompt.render import RenderedPrompt
 
 from .track import Track
@@ -14,13 +14,14 @@ TURNS = 2  # a client that edits one of its last turns starts there again
 
 
 def returns(prompt: RenderedPrompt, track: Track) -> Iterator[int]:
-    """Positions to which a client may return: the prompt's end, before its open think mark, before its last user turns."""
+    """Positions to which a client may return: the prompt's end, before its answer is opened, before its last user turns.
+
+    An answer is opened in two ways, with thinking and without, and not at all when the client adds to its question.
+    """
     yield track.tokens
     end = len(prompt.text)
-    if prompt.opens_thinking and (position := track.position(end - len(THINK))):
-        yield position
-    for _ in range(TURNS):
-        end = prompt.text.rfind(USER.encode(), 0, end)
+    for marker in (ASSISTANT, *[USER] * TURNS):
+        end = prompt.text.rfind(marker.encode(), 0, end)
         if end > 0 and (position := track.position(end)):
             yield position
 

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Iterable
 
 from kvformat.store import Store
-from kvprompt.conversation import Conversation
+from kvprompt.conversation import Conversation, Turn
+from kvprompt.keys import Key, next_key, next_keys
 from kvprompt.render import RenderedPrompt, ReplayCount, Style, render, render_continuation
 from kvprompt.replay import Source, ToolMemory
 
@@ -53,6 +54,14 @@ class Prompts:
             with self._lock:
                 for id, block in pairs:
                     self.memory.remember([id], block, source)
+
+    def next_keys(
+        self, conversation: Conversation, prompt: RenderedPrompt, turn: Turn, sampled: bytes
+    ) -> tuple[Key, set[Key]]:
+        """What every client's next request will begin with, and what each kind of client's will."""
+        with self._lock:
+            told = (conversation, prompt, turn, sampled, self.style, self.memory)
+            return next_key(*told), next_keys(*told)
 
     def bindings(self, text: bytes) -> tuple[tuple[bytes, bytes], ...]:
         """The tool map that a checkpoint of this text carries."""

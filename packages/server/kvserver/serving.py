@@ -18,14 +18,14 @@ from kvformat.errors import KVError
 from kvformat.policy import Knobs, Reason
 from kvformat.store import Match, Store
 from kvprompt.conversation import Conversation, Dialect, Thinking
-from kvprompt.keys import Key, next_key
+from kvprompt.keys import Key
 from kvprompt.markers import EOS, THINK, UNTHINK
 from kvprompt.render import RenderedPrompt
 from kvprompt.replay import Source
 
 from .errors import Refused
 from .generation import Answer, Draw, Ends, Shower, finished, generate
-from .keeping import Keeper
+from .keeping import Keeper, Told
 from .loading import Loaded
 from .places import cold_points, frontiers, returns
 from .plan import SHORT, TAIL, Plan, decide
@@ -265,13 +265,14 @@ class Serving:
         work.track.extend(len(self.tokenizer.token_bytes[id]) for id in answer.tokens)
         sampled = self.tokenizer.decode(answer.tokens)
         if work.continues:
-            key = Key(work.prompt.text + sampled, len(work.prompt.text) + len(sampled))
+            everything = work.prompt.text + sampled  # a client of results only sends results again
+            keys = (Key(everything, len(everything)), set[Key]())
         else:
-            key = next_key(conversation, work.prompt, done.turn, sampled, self.prompts.style, self.prompts.memory)
-        point = self.keeper.end_at(slot, key, work.track, answer.tokens, answer.marks)
+            keys = self.prompts.next_keys(conversation, work.prompt, done.turn, sampled)
         slot.call_ids = frozenset(ids)
-        if point is not None:
-            self.keeper.continued(slot, point)
+        told = Told(work.track.tokens - len(answer.tokens), answer.tokens, answer.marks)
+        self.keeper.end_at(slot, *keys, work.track, told)
+        self.keeper.continued(slot)
 
     # ---- the report
 

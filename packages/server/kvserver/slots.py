@@ -16,11 +16,12 @@ from kvprompt.conversation import Dialect
 
 @dataclass(slots=True, eq=False)
 class Point:
-    """A place to return to: `length` tokens, reached by whoever sends `text`."""
+    """A place to return to: `length` tokens, reached by whoever sends `text`; `certain` if that is every client."""
 
     length: int
     text: bytes
     mark: Mark
+    certain: bool = True
     used: int = 0
 
 
@@ -43,6 +44,11 @@ class Slot:
     def end(self) -> Point | None:
         """The longest point: what the client of this conversation will send next begins with its text."""
         return self.points[-1] if self.points else None
+
+    @property
+    def savable(self) -> Point | None:
+        """The longest point that is worth a file: any client of this conversation will find it."""
+        return next((point for point in reversed(self.points) if point.certain), None)
 
     def best(self, prompt: bytes) -> Point | None:
         """The longest point whose text the prompt begins with."""
@@ -100,9 +106,9 @@ class Slots:
         if slot is self.scratch:
             self.scratch = self.oldest()
 
-    def add(self, slot: Slot, text: bytes) -> Point:
+    def add(self, slot: Slot, text: bytes, *, certain: bool = True) -> Point:
         """Remember where the slot's session stands now as the place that `text` leads to."""
-        point = Point(len(slot), text, slot.session.mark())
+        point = Point(len(slot), text, slot.session.mark(), certain)
         slot.points = [
             p for p in slot.points if p.length < point.length or (p.text != text and p.length == point.length)
         ]
