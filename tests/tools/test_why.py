@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,20 @@ import pytest
 
 from kvformat.header import Header
 from kvformat.identity import Identity
+from kvformat.nearmiss import common_prefix
 from kvformat.prefix import text_key
 from kvformat.reader import Reader
 from kvformat.room import Options
 from kvformat.sidecar import update_sidecar
+from kvprompt.errors import BadRequest
+from kvprompt.rawjson import Json, parse_object
 from kvtools.explaining import Knobs, open_reader, why
-from kvtools.requesting import DIALECTS, PREAMBLES
+from kvtools.requesting import DIALECTS, PREAMBLES, STEERING, Field, FieldFinder, Request, read_request
 from strategies import built, patched
 from tools_kit import SMALL, contents, kvtool, save, save_many
 from zoo import zoo
 
+GOLDEN = Path(__file__).parents[1] / "golden"
 REAL = ("--ctx", 4096, "--min-tokens", 32, "--tool-preamble", "2026-05")
 RESTARTS = ("basic_q2_run2", "basic_q2_run3", "tools_q2_run2")
 
@@ -206,6 +211,23 @@ class TestLosses:
                 path.unlink()
 
 
+def rendered(body: str, dialect: str) -> Request:
+    return read_request(body.encode(), dialect=dialect, ctx=32768, find_tools=lambda ids: {})
+
+
+def strings(node: Json, path: str = "") -> Iterator[tuple[str, int]]:
+    """The path of each string that is read into a prompt, and where its first letter stands."""
+    if node.kind == "string":
+        yield path.removeprefix("."), node.start + 1
+    elif node.kind == "object":
+        for name, value in node.members():
+            if name not in STEERING:
+                yield from strings(value, f"{path}.{name}")
+    elif node.kind == "array":
+        for at, value in enumerate(node.elements()):
+            yield from strings(value, f"{path}[{at}]")
+
+
 class TestTheClientsField:
     """Each dialect's request with one field changed after the file was saved."""
 
@@ -256,6 +278,28 @@ class TestTheClientsField:
             assert (found["losses"][0]["field"], found["losses"][0]["behind_field"]) == (path, False), word
             text = kvtool("why", tmp_path / "kv", "--request", file, *options).out
             assert f", in {path}\n" in text
+
+    def test_every_string_of_the_golden_requests_is_found_again(self) -> None:
+        """Change the first letter of each: the byte where the rendering parts from the old one leads back to it."""
+        named = {path: dialect for dialect, path in DIALECTS.items()}
+        rows = json.loads((GOLDEN / "prompt/rendered_prompts.json").read_bytes())
+        checked = 0
+        for row in rows:
+            body = json.dumps(row["request"])
+            old = rendered(body, named[row["path"]])
+            for path, start in strings(parse_object(body)):
+                changed = f"{body[:start]}{'Z' if body[start] == 'Q' else 'Q'}{body[start + 1 :]}"
+                if body[start] in '"\\{' or path == "tool_choice":  # empty, escaped, JSON inside, read as another kind
+                    continue
+                try:
+                    new = rendered(changed, named[row["path"]])
+                except BadRequest:  # one of a few words
+                    continue
+                if new.prompt != old.prompt:
+                    found = FieldFinder(new).field_at(common_prefix(new.prompt, old.prompt))
+                    assert found == Field(path, behind=False), row["name"]
+                    checked += 1
+        assert checked > 90
 
     @pytest.mark.parametrize(("dialect", "request_", "fields"), REQUESTS, ids=[r[0] for r in REQUESTS])
     def test_the_dialect_is_seen_by_its_members(self, dialect: str, request_: Any, fields: Any, tmp_path: Path) -> None:
