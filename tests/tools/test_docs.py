@@ -52,6 +52,10 @@ EXAMPLES: dict[str, Example] = {
     "tree": lambda place: [[place]],
     "tools": lambda place: [[place]],
     "tokens": lambda place: [[path] for path in files(place)],
+    "doctor": lambda place: [[place, "--budget", "1K"]],
+    "prune": lambda place: [[place, "--max-size", 0]],
+    "pin": lambda place: [files(place)],
+    "unpin": lambda place: [files(place)],
 }
 """Command lines of each verb, after `--json`, that between them print every key it has."""
 

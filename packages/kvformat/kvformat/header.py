@@ -46,8 +46,10 @@ class Header:
 
     @classmethod
     def decode(cls, front: bytes) -> Header:
-        """From the first 52 bytes of a file; raises Truncated when there are fewer."""
+        """From the first 52 bytes of a file; raises Truncated when there are fewer, NotACheckpoint if those are no start of one."""
         if len(front) < FRONT_BYTES:
+            if not layout.KVC_MAGIC.startswith(front[:3]):
+                raise NotACheckpoint("not a KVC file", offset=0, expected="KVC", found=repr(front[:4]))
             raise Truncated(
                 "too short for a header", offset=len(front), expected=f"{FRONT_BYTES} bytes", found=len(front)
             )

@@ -58,19 +58,28 @@ def prune(directory: Path, style: str | None, applied: bool, **criteria: Any) ->
 
 @click.command()
 @files_argument
-def pin(files: tuple[Path, ...]) -> None:
+@output_options
+def pin(files: tuple[Path, ...], style: str | None) -> None:
     """Keep files from every deletion by prune and by our server. Their own bytes stay as they are."""
-    from kvtools.pinning import set_pin
-
-    for path in files:
-        set_pin(path, True)
+    _set_pins(files, style, True)
 
 
 @click.command()
 @files_argument
-def unpin(files: tuple[Path, ...]) -> None:
+@output_options
+def unpin(files: tuple[Path, ...], style: str | None) -> None:
     """Take the pin off again."""
+    _set_pins(files, style, False)
+
+
+def _set_pins(files: tuple[Path, ...], style: str | None, pin: bool) -> None:
     from kvtools.pinning import set_pin
 
+    done = []
     for path in files:
-        set_pin(path, False)
+        set_pin(path, pin)
+        done.append({"path": str(path), "pin": pin})
+        if style == "jsonl":
+            print_jsonl(done[-1])
+    if style == "json":
+        print_json({"files": done})
