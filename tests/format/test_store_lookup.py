@@ -147,12 +147,12 @@ def test_the_nearest_miss_names_the_first_differing_byte_with_its_surroundings(t
     stored(store, "b", 50)
     path = stored(store, "a", 200)
     text = said("a", 200)
-    prompt = text[:400] + b"X" + text[401:] + b" and more"
+    prompt = text[:900] + b"X" + text[901:] + b" and more"
     assert verdicts(store, prompt) == {}
     miss = store.nearest_miss(prompt)
     assert miss is not None
-    assert (miss.path, miss.tokens, miss.byte) == (path, 200, 400)
-    assert (miss.in_file, miss.in_prompt) == (text[380:420], prompt[380:420])
+    assert (miss.path, miss.tokens, miss.byte) == (path, 200, 900)
+    assert (miss.in_file, miss.in_prompt) == (text[880:920], prompt[880:920])
 
 
 def test_a_prompt_that_ends_inside_a_text_differs_where_it_ends(tmp_path: Path) -> None:
