@@ -12,7 +12,7 @@ from kvformat.checkpoint import Checkpoint
 from kvformat.prefix import text_key
 from kvtools.contents import print_text
 from strategies import built
-from tools_kit import contents, kvtool, save
+from tools_kit import contents, kvtool, save, save_many
 from zoo import zoo
 
 MODEL = Path(__file__).parents[1] / "golden/models/tiny-q2.gguf"
@@ -60,6 +60,12 @@ class TestTools:
         assert run.code == 1
         assert len(run.lines) == len(zoo())
         assert all("error" in line or "tools" in line for line in run.lines)
+
+    def test_five_thousand_files(self, tmp_path: Path) -> None:
+        save_many(tmp_path / "kv", (b"%04d" % number + ASSISTANT + BLOCK for number in range(5000)))
+        lines = kvtool("tools", tmp_path / "kv", "--jsonl").lines
+        assert len(lines) == 5000
+        assert all(line["unmapped_blocks"] == [BLOCK.decode()] for line in lines)
 
     def test_empty_and_missing(self, tmp_path: Path) -> None:
         assert kvtool("tools", tmp_path, "--json").json == {"files": [], "duplicates": []}
