@@ -100,9 +100,10 @@ def owners(patient: Patient) -> Iterator[Ailment]:
     elif upstream and _is_locked(patient.directory):
         message = f"ds4-server (process {min(upstream)}) writes there while a program of ours holds the lock"
         yield Ailment("two-writers", PROBLEM, message, remedy, _names(temps))
-    users = {info.st_uid for name in patient.seen.entries if (info := _stat(patient.directory / name))}
+    places = (patient.directory, *(patient.directory / name for name in patient.seen.entries))
+    users = {info.st_uid for place in places if (info := _stat(place))}
     if len(users) > 1:
-        yield Ailment("two-users", PROBLEM, f"users {', '.join(map(str, sorted(users)))} wrote there", remedy)
+        yield Ailment("two-users", PROBLEM, f"it and its files belong to users {sorted(users)}", remedy)
 
 
 def clock(patient: Patient) -> Iterator[Ailment]:

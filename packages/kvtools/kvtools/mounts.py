@@ -16,7 +16,7 @@ def why_volatile(directory: Path) -> str | None:
     place = directory.resolve()
     if (kind := file_system(place)) in IN_MEMORY:
         return f"it lies on a {kind}, so a restart of the machine empties it"
-    for parent in {Path(name) for name in (*CLEANED, tempfile.gettempdir())}:
+    for parent in map(Path, (tempfile.gettempdir(), *CLEANED)):
         if place.is_relative_to(parent.resolve()):
             return f"it lies below {parent}, where the system deletes what is old"
     return None
