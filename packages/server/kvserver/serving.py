@@ -130,6 +130,8 @@ class Serving:
                     raise
                 self._give_up(plan.match, error.problem)
                 continue
+            if plan.disk:
+                log.info("%s", plan.disk)
             slot = plan.target
             slot.dialect = job.conversation.dialect
             track = Track(len(slot), plan.start_bytes)
@@ -281,8 +283,6 @@ class Serving:
         plan, usage = work.plan, done.usage
         self.sources[plan.source] += 1
         self.tokens["cached"] += usage.cached
-        if plan.disk:
-            log.info("%s", plan.disk)
         log.info(
             "%s source=%s start=%d prefilled=%d generated=%d finish=%s restore=%.0fms prefill=%.0fms decode=%.0fms",
             work.job.conversation.dialect, plan.source, plan.start, len(work.suffix), usage.completion, done.finish,

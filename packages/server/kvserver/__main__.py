@@ -1,0 +1,3 @@
+from kvserver.main import main
+
+main()
