@@ -191,18 +191,17 @@ class Serving:
     # ---- prefill
 
     def _prefill_or_retry(self, work: Work, stopping: Callable[[], bool]) -> Work:
-        """Prefill; if that fails right after a restore, the file is to blame: once more without it."""
-        try:
-            self._prefill(work, stopping)
-            return work
-        except (KVError, RuntimeError):
-            work.slot.clear()
-            if work.plan.match is None:
-                raise
-            self._give_up(work.plan.match, "the prefill after its restore failed")
-        again = self._take_up(work.job, work.prompt, work.continues)
-        self._prefill(again, stopping)
-        return again
+        """Prefill; if that fails right after a restore, the file is to blame: again without it."""
+        while True:
+            try:
+                self._prefill(work, stopping)
+                return work
+            except (KVError, RuntimeError):
+                work.slot.clear()
+                if work.plan.match is None:
+                    raise
+                self._give_up(work.plan.match, "the prefill after its restore failed")
+            work = self._take_up(work.job, work.prompt, work.continues)
 
     def _prefill(self, work: Work, stopping: Callable[[], bool]) -> None:
         """Feed the suffix; at the places where someone may come back, leave a point, and save where that is due."""
