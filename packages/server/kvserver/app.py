@@ -54,6 +54,7 @@ def _config() -> Config:
             "REQUEST_MAX_HEADER_SIZE": HEADER_LIMIT,
             "REQUEST_MAX_SIZE": BODY_LIMIT,
             "RESPONSE_TIMEOUT": PATIENCE,  # it would also cut a stream whose client reads slowly
+            "USE_UVLOOP": False,  # with it a Ctrl-C can surface as KeyboardInterrupt inside a request (measured)
         }
     )
 
