@@ -55,9 +55,9 @@ class Attention:
         rotate_(k, turn)
         near = memory.window.append(self.rounding.kv_row(k))
 
-        if self.compressor is not None:
+        if self.compressor is not None and memory.attn is not None:
             self.compressor(x, start, memory.attn)
-        if self.indexer is not None:
+        if self.indexer is not None and memory.index is not None:
             self.indexer.compressor(x, start, memory.index)
         o = self.look(q, x, q_r, turn, near, start, memory).to(x.dtype)
 
@@ -94,12 +94,13 @@ class Attention:
         visible = (
             torch.arange(start + block.start + 1, start + block.stop + 1, device=self.sinks.device) // memory.ratio
         )
-        if index is None or total <= self.indexer.top_k:
+        indexer, index_rows = self.indexer, memory.index
+        if indexer is None or index_rows is None or index is None or total <= indexer.top_k:
             columns = torch.arange(total, device=visible.device)
             rows = memory.attn.rows[:total]
         else:
             q, weights = index
-            columns = self.indexer.select(q[block], weights[block], memory.index.rows[:total], visible)
+            columns = indexer.select(q[block], weights[block], index_rows.rows[:total], visible)
             rows = memory.attn.rows[columns]
         return rows, columns >= visible[:, None]
 

@@ -212,5 +212,5 @@ def _hash_layers(get: _Reader) -> int:
 
 def _yarn(config: Mapping[str, Any]) -> Mapping[str, Any]:
     if "rope_scaling" in config:
-        return config["rope_scaling"] or {}
-    return config.get("rope_parameters", {}).get("compress", {})
+        return dict(config["rope_scaling"] or {})
+    return dict(config.get("rope_parameters", {}).get("compress", {}))

@@ -9,7 +9,7 @@ memory is views. How many rows there are follows from the number of tokens alone
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakSet
@@ -24,7 +24,7 @@ from kvformat.state import LayerState, SessionState
 if TYPE_CHECKING:
     from kvformat.state import Array
 
-    from .session import Lease, Mark
+    from .session import Mark
 
 EMPTY_SCORE = -1e30
 
@@ -125,7 +125,7 @@ class Memory:
             for ratio in shape.ratios
         )
         self.marks: WeakSet[Mark] = WeakSet()
-        self.leases: WeakSet[Lease] = WeakSet()
+        self.leases: dict[int, int] = {}  # tokens that each lease covers; threads may drop theirs at any moment
         self.reset(0)
 
     def live(self, length: int) -> int:
@@ -152,26 +152,28 @@ class Memory:
             for to, source in zip(mine.streams, theirs.streams, strict=True):
                 to.put(0, source.rows[: length // source.ratio])
 
-    def state(self, length: int, logits: Tensor, fixed: Sequence[Tensor]) -> SessionState:
-        """The payload of the first `length` tokens, from views of the rows and the given fixed part."""
+    def tensors(self, length: int, fixed: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+        """Each layer's tensors in the payload's order: the first `length` tokens' rows, and the given fixed part."""
         parts = iter(fixed)
-        layers = tuple(
-            LayerState(
-                *(
-                    array
-                    for part in (
-                        [next(parts)],
-                        *(
-                            [stream.rows[: length // stream.ratio], next(parts), next(parts)]
-                            for stream in layer.streams
-                        ),
-                    )
-                    for array in map(as_array, part)
-                )
-            )
-            for layer in self.layers
-        )
+        for layer in self.layers:
+            yield [next(parts)] + [
+                part
+                for stream in layer.streams
+                for part in (stream.rows[: length // stream.ratio], next(parts), next(parts))
+            ]
+
+    def state(self, length: int, logits: Tensor, fixed: Sequence[Tensor]) -> SessionState:
+        """The payload of the first `length` tokens."""
+        layers = tuple(LayerState(*map(as_array, tensors)) for tensors in self.tensors(length, fixed))
         return SessionState(self.shape, self.ctx, self.tokens[:length], as_array(logits), layers)
+
+    def load(self, state: SessionState) -> None:
+        """Copy a state of `self.length` tokens in, where the buffers could not be filled through views."""
+        self.tokens[: self.length] = state.tokens
+        self.logits.copy_(torch.from_numpy(state.logits))
+        for tensors, layer in zip(self.tensors(self.length, self.fixed()), state.layers, strict=True):
+            for tensor, (_, array) in zip(tensors, layer.arrays(), strict=True):
+                tensor.copy_(torch.from_numpy(array))
 
 
 def as_array(tensor: Tensor) -> Array:

@@ -71,7 +71,7 @@ class Model:
         start = memory.length
         positions = torch.arange(start, start + len(tokens), device=self.device)
         plain, compressed = self.plain_rotary.turns(positions), self.compressed_rotary.turns(positions)
-        x = self.embedding[tokens].unpack(self.numerics.outer).to(self.device)
+        x = self.embedding[tokens.cpu()].unpack(self.numerics.outer).to(self.device)
         streams = x[:, None].expand(-1, self.config.streams, -1)
         for layer, mine in zip(self.layers, memory.layers, strict=True):
             x, post, mix = layer.attn_wrap.read(streams)

@@ -11,7 +11,8 @@ write over its rows: a rewind below it, a restore or a clear then takes other bu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -50,8 +51,12 @@ class Lease:
     state: SessionState
     memory: Memory
 
+    def __post_init__(self) -> None:
+        self.memory.leases[id(self)] = len(self.state.tokens)
+        weakref.finalize(self, self.memory.leases.pop, id(self), None)
+
     def release(self) -> None:
-        self.memory.leases.discard(self)
+        self.memory.leases.pop(id(self), None)
 
     def __enter__(self) -> SessionState:
         return self.state
@@ -81,8 +86,8 @@ class Session:
         return self._memory.length
 
     @property
-    def tokens(self) -> Sequence[int]:
-        return self._memory.tokens[: len(self)].tolist()
+    def tokens(self) -> list[int]:
+        return list(map(int, self._memory.tokens[: len(self)]))
 
     @property
     def logits(self) -> Tensor:
@@ -141,7 +146,7 @@ class Session:
         """Return to the mark exactly. Raises EngineError if the session has since gone back below it or was replaced."""
         if mark not in self._memory.marks:
             raise EngineError("this mark belongs to a state that the session has left")
-        if any(len(lease.state.tokens) > mark.length for lease in self._memory.leases):
+        if max(self._memory.leases.values(), default=0) > mark.length:
             self._leave_for_copy(mark.length)
         memory = self._memory
         memory.reset(mark.length)
@@ -164,9 +169,7 @@ class Session:
         if mark not in self._memory.marks:
             raise EngineError("this mark belongs to a state that the session has left")
         self._needs_tokens()
-        lease = Lease(self._memory.state(mark.length, mark.logits, mark.fixed), self._memory)
-        self._memory.leases.add(lease)
-        return lease
+        return Lease(self._memory.state(mark.length, mark.logits, mark.fixed), self._memory)
 
     # ---- from elsewhere
 
@@ -181,17 +184,16 @@ class Session:
             raise EngineError("the state does not fit", expected=f"1..{self.ctx - 1} tokens", found=length)
         spare = self._take_spare()
         spare.reset(length)
-        on_host = self.model.device.type == "cpu"
-        views = spare.state(length, spare.logits, spare.fixed())
-        state = views if on_host else empty_state(spare.shape, length, self.ctx)
+        through_views = self.model.device.type == "cpu"
+        views = spare.state(length, spare.logits, spare.fixed()) if through_views else None
+        state = views or empty_state(spare.shape, length, self.ctx)
         yield state
         if int(state.tokens.max()) >= self.model.config.vocab:
             raise EngineError("the state holds a token outside the vocabulary", found=int(state.tokens.max()))
-        if not on_host:
-            spare.upload(state)
-        old, self._memory = self._memory, spare
-        old.marks.clear()
-        self._spare = old
+        if not through_views:
+            spare.load(state)
+        self._memory.marks.clear()
+        self._memory, self._spare = spare, self._memory
 
     def restore(self, state: SessionState) -> None:
         """Become a copy of `state`. Raises Mismatch, and stays as it is, if the state is of another shape."""

@@ -78,7 +78,7 @@ class Blocks:
         return int8_blocks_of_256 if block == 256 else None
 
     def __getitem__(self, index: int | Tensor) -> Blocks:
-        part = self.data[index.cpu().numpy() if isinstance(index, Tensor) else index]
+        part = self.data[index.numpy() if isinstance(index, Tensor) else index]
         return Blocks(part, self.type, (*part.shape[:-1], self.shape[-1]))
 
     def unpack(self, dtype: torch.dtype) -> Tensor:
