@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: test demo lint bench clean
+.PHONY: test demo serve lint clean
 .DELETE_ON_ERROR:
 
 $(STAMP): pyproject.toml constraints.txt
@@ -18,6 +18,9 @@ test: $(STAMP)
 demo: $(STAMP)
 	$(BIN)/python demo/checkpoints.py demo/kv
 
+serve: $(STAMP)
+	$(BIN)/kvserve -m tests/golden/models/tiny-q2.gguf --kv-disk-dir demo/kv-serve --kv-cache-min-tokens 64
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -25,4 +28,4 @@ lint: $(STAMP)
 	$(BIN)/lint-imports --no-cache
 
 clean:
-	rm -rf $(VENV) demo/kv
+	rm -rf $(VENV) demo/kv demo/kv-serve
