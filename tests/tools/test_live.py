@@ -41,17 +41,21 @@ def server(directory: Path) -> Iterator[None]:
         thread.join()
 
 
-@pytest.mark.parametrize("verb", ["why", "tree", "tools"])
+@pytest.mark.parametrize("verb", ["why", "tree", "tools", "verify", "prune"])
 def test_it_gives_an_answer_that_was_true_at_some_moment(verb: str, tmp_path: Path) -> None:
     directory, prompt = tmp_path / "kv", tmp_path / "prompt"
     prompt.write_bytes(TALK)
-    options = ("--prompt", prompt, "--min-tokens", 1) if verb == "why" else ()
+    options = {"why": ("--prompt", prompt, "--min-tokens", 1), "verify": ("--full",), "prune": ("--max-size", 0)}.get(verb, ())
     with server(directory):
         for _ in range(25):
             run = kvtool(verb, directory, *options, "--json")
             assert (run.code, run.err) == (0, "")
             if verb == "why":
                 assert run.json["start"]["text_bytes"] >= 100
+            elif verb == "verify":
+                assert {file["verdict"] for file in run.json["files"]} == {"ok"}
+            elif verb == "prune":
+                assert text_key(TALK[:100]) + ".kv" in [victim["name"] for victim in run.json["victims"]]
             elif verb == "tree":
                 assert text_key(TALK[:100]) + ".kv" in [file["name"] for file in run.json["files"]]
             else:

@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 
-from kvformat.catalog import bytes_in
 from kvformat.errors import Unreadable
 from kvtools.output import safe
 from kvtools.surveying import Standing, Survey
@@ -41,13 +40,16 @@ class Patient:
     """A directory and its disk, as they are now. Sizes in bytes."""
 
     seen: Survey
-    used: int
     free: int
     budget: int
 
     @property
     def directory(self) -> Path:
         return self.seen.directory
+
+    @property
+    def used(self) -> int:
+        return self.seen.used
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def diagnose(seen: Survey, budget: int, examinations: Iterable[Examination]) -> 
         free = shutil.disk_usage(seen.directory).free
     except OSError as error:
         raise Unreadable(f"its disk does not answer: {error}", path=seen.directory) from None
-    patient = Patient(seen, bytes_in(seen.directory), free, budget)
+    patient = Patient(seen, free, budget)
     found = sorted(_all(patient, examinations), key=lambda ailment: ailment.severity is Severity.NOTE)
     return Diagnosis(patient, tuple(found), not seen.of(Standing.AGENT))
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 from functools import partial
 from math import ceil
 from pathlib import Path
+from typing import TypeVar
 
 from click import UsageError
 
@@ -28,6 +29,7 @@ from kvtools.sealing import seal
 from kvtools.sweeping import THREADS
 from kvtools.verifying import Check, Finding, Report, Verdict, verify
 
+Judged = TypeVar("Judged")
 SOUND = frozenset({Verdict.OK, Verdict.WARNING, Verdict.AMBIGUOUS})
 
 
@@ -66,16 +68,18 @@ def judge(paths: Sequence[Path], wishes: Wishes, *, seed: int | None = None) -> 
         checks = _checks(wishes, pool)
         files = sampled(list(files_of(paths)), wishes.subset, seed)
         todo = progress(still_there(files, paths), "verifying", len(files))
-        judged = partial(_judged, wishes=wishes, checks=checks, pool=pool)
-        yield from map(judged, todo) if wishes.prove else overlapping(judged, todo)
+        judged = partial(_judged, named=paths, wishes=wishes, checks=checks, pool=pool)
+        for report in map(judged, todo) if wishes.prove else overlapping(judged, todo):
+            if report is not None:
+                yield report
     for directory in filter(Path.is_dir, paths):
         yield from left_overs(directory, time.time())
 
 
-def overlapping(work: Callable[[Path], Report], paths: Iterable[Path]) -> Iterator[Report]:
+def overlapping(work: Callable[[Path], Judged], paths: Iterable[Path]) -> Iterator[Judged]:
     """One file is opened while the one before it is still being read; the reports come in order."""
     with ThreadPoolExecutor(2) as workers:
-        running: deque[Future[Report]] = deque()
+        running: deque[Future[Judged]] = deque()
         for path in paths:
             running.append(workers.submit(work, path))
             if len(running) == 2:
@@ -115,9 +119,14 @@ def _checks(wishes: Wishes, pool: Executor) -> list[Check]:
     return checks
 
 
-def _judged(path: Path, wishes: Wishes, checks: Sequence[Check], pool: Executor) -> Report:
+def _judged(
+    path: Path, named: Sequence[Path], wishes: Wishes, checks: Sequence[Check], pool: Executor
+) -> Report | None:
+    """None for a file that nobody named and that others took away before it could be opened, even if it is back by now."""
     stamp = Stamp.of(path)
     report = verify(path, wishes.shape, checks)
+    if report.verdict is Verdict.UNREADABLE and path not in named and (stamp is None or Stamp.of(path) != stamp):
+        return None
     if wishes.quarantine is not None and report.verdict in MOVED:
         return _moved(report, stamp, wishes.quarantine)
     if wishes.seal and report.verdict in SOUND:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kvformat.catalog import bytes_in
 from kvformat.eviction import VALUES, EvictionPolicy, victims
 from kvformat.header import Header
 from kvformat.policy import Knobs, Reason
@@ -83,8 +82,7 @@ def plan(seen: Survey, criteria: Criteria) -> Plan:
     covers = dict(_superseded(seen, chosen)) if criteria.superseded else {}
     for name, cover in covers.items():
         chosen[name] = (*chosen.get(name, ()), f"superseded by {cover}")
-    used = bytes_in(seen.directory)
-    left = used - sum(seen.entries[name].size for name in chosen)
+    left = seen.used - sum(seen.entries[name].size for name in chosen)
     if criteria.max_size is not None:
         for name in _too_much(seen, criteria, chosen, left):
             chosen[name] = (f"over {mib(criteria.max_size)}",)
@@ -94,7 +92,7 @@ def plan(seen: Survey, criteria: Criteria) -> Plan:
     gone = [_valued(seen, victim, chosen, criteria) for victim in found]
     gone.sort(key=lambda victim: (victim.value is not None, victim.value, victim.entry.name))
     together = sum(_tokens_behind(seen, victim.entry, ()) for victim in gone)
-    return Plan(seen.directory, tuple(gone), used, over, together, tuple(_notes(seen, criteria, over)))
+    return Plan(seen.directory, tuple(gone), seen.used, over, together, tuple(_notes(seen, criteria, over)))
 
 
 def _reasons(seen: Survey, entry: Entry, criteria: Criteria) -> Iterator[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from kvformat.catalog import bytes_in
 from kvformat.checkpoint import Checkpoint
 from kvformat.errors import Damaged, KVError, OtherDialect, Truncated
 from kvformat.eviction import Candidate
@@ -38,7 +39,8 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Everything by name. `shorter`: the prefixes of a file among the others, longest first."""
+    """Everything by name. `shorter`: the prefixes of a file among the others, longest first. `used`: all bytes, readable or
+    not, subdirectories included."""
 
     directory: Path
     now: float
@@ -47,6 +49,7 @@ class Survey:
     standing: dict[str, Standing]
     pinned: frozenset[str]
     covered: frozenset[str]
+    used: int
 
     def of(self, *standings: Standing) -> list[Entry]:
         return [entry for name, entry in self.entries.items() if self.standing[name] in standings]
@@ -83,7 +86,15 @@ def survey(directory: Path, now: float) -> Survey:
     standing = {entry.name: _standing(directory, entry) for entry in judged}
     pinned = {name for name in entries if name + SUFFIX in entries and is_pinned(directory / name)}
     covered = {name for names in shorter.values() for name in names}
-    return Survey(directory, now, entries, shorter, standing, frozenset(pinned), frozenset(covered))
+    return Survey(
+        directory, now, entries, shorter, standing, frozenset(pinned), frozenset(covered), _used(directory, entries)
+    )
+
+
+def _used(directory: Path, entries: Mapping[str, Entry]) -> int:
+    """From the scan, so that sums over its entries agree with it while others write."""
+    inner = (bytes_in(directory / name) for name, entry in entries.items() if entry.kind is Kind.DIRECTORY)
+    return sum(entry.size for entry in entries.values() if entry.kind is not Kind.DIRECTORY) + sum(inner)
 
 
 def is_pinned(checkpoint: Path) -> bool:
