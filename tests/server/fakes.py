@@ -19,7 +19,21 @@ from kvprompt.events import Arguments, CallEnd, Reasoning, Text
 from kvserver.app import create_app
 from kvserver.errors import QueueFull, ShuttingDown
 from kvserver.settings import Settings
-from kvserver.wire import Call, Failed, Finish, Finished, Job, Logprob, Message, Metric, Piece, Started, Status, Usage
+from kvserver.wire import (
+    Backend,
+    Call,
+    Failed,
+    Finish,
+    Finished,
+    Job,
+    Logprob,
+    Message,
+    Metric,
+    Piece,
+    Started,
+    Status,
+    Usage,
+)
 
 Step = Message | float
 """A message, or seconds of silence."""
@@ -106,7 +120,7 @@ _names = (f"kvserve-test-{number}" for number in itertools.count())
 
 
 @contextmanager
-def serving(backend: FakeBackend | None, settings: Settings | None = None, *, keepalive: float = 5.0) -> Iterator[str]:
+def serving(backend: Backend | None, settings: Settings | None = None, *, keepalive: float = 5.0) -> Iterator[str]:
     """The address of a server that runs in a thread until the end of the block."""
     Sanic.test_mode = True  # or a second application in one process cannot start
     app = create_app(settings or Settings(), backend, name=next(_names), keepalive=keepalive)

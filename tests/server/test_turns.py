@@ -32,7 +32,7 @@ def ask(server: Rig, session: Session) -> Finished:
 
 
 def tool_rounds(server: Rig, session: Session, first: int, last: int) -> Iterator[tuple[int, int]]:
-    """Rounds of a call and its result; for each, the tokens prefilled and those of the prompt that are new since the answer before."""
+    """Rounds of a call and its result: for each, the tokens prefilled, and those that are new since the answer before."""
     known = 0
     for n in range(first, last):
         thought = "look" if session.mode != "none" else ""

@@ -6,6 +6,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from typing import Literal
 
 from kvengine import Session
 from kvformat.governor import Limits
@@ -74,13 +75,9 @@ class Driver:
 
     def status(self) -> Status:
         """What /health and /metrics show."""
+        state: Literal["ready", "stopping"] = "stopping" if self._stopping.is_set() else "ready"
         live = sum(len(slot) > 0 for slot in self.serving.slots)
-        return Status(
-            "stopping" if self._stopping.is_set() else "ready",
-            self._queue.qsize(),
-            live,
-            tuple(self.serving.metrics()),
-        )
+        return Status(state, self._queue.qsize(), live, tuple(self.serving.metrics()), self._loaded.name)
 
     def describe(self) -> str:
         """The start line: the model, and what the directory holds."""

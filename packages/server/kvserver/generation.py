@@ -122,6 +122,7 @@ class Answer:
     reasoning: int = 0
     marks: list[tuple[int, Mark]] = field(default_factory=list)
     logprobs: list[Logprob] = field(default_factory=list)
+    shown: int = 0  # of the log-probabilities
 
 
 def generate(
@@ -164,14 +165,15 @@ def generate(
 def _with_logprobs(
     job: Job, tokenizer: Tokenizer, sampled: Sampled, pieces: list[Piece], answer: Answer
 ) -> Iterator[Piece]:
-    """The token's log-probability goes with the first piece that it completes."""
+    """Log-probabilities go with the first piece that their tokens complete; until then they wait."""
     if job.logprobs is None:
         yield from pieces
         return
     top = tuple((tokenizer.token_bytes[token], logprob) for token, logprob in sampled.top)
     answer.logprobs.append(Logprob(tokenizer.token_bytes[sampled.token], sampled.logprob, top))
-    for number, piece in enumerate(pieces):
-        yield replace(piece, logprobs=(answer.logprobs[-1],)) if number == 0 else piece
+    for piece in pieces:
+        waiting, answer.shown = tuple(answer.logprobs[answer.shown :]), len(answer.logprobs)
+        yield replace(piece, logprobs=waiting)
 
 
 def finished(answer: Answer, shower: Shower, usage: Usage) -> Finished:
