@@ -96,9 +96,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="*", default=[1000, 4000, 10000, 16000], help="prompt tokens")
     sizes = parser.parse_args().sizes
-    print(
-        f"{platform.system()} {platform.machine()}, Python {platform.python_version()}, {MODEL.name}, one engine thread, warm page cache"
-    )
+    print(f"{platform.system()} {platform.machine()}, Python {platform.python_version()}, {MODEL.name}")
+    print("one engine thread, warm page cache")
     for size in sizes:
         with tempfile.TemporaryDirectory() as folder:
             directory = Path(folder)
