@@ -69,7 +69,7 @@ def test_logits_agree_after_every_token(name, tmp_path):
 
 def test_both_decode_alike(tmp_path):
     """Chunked prefill and single steps on their side, too."""
-    theirs = random_model(0)
+    theirs = random_model(3)
     theirs.save_pretrained(tmp_path)
     session = Session(load(tmp_path, Numerics(kv_rounding=False)), 1024)
     tokens, cache = random_tokens(330), None
