@@ -45,7 +45,9 @@ def server(directory: Path) -> Iterator[None]:
 def test_it_gives_an_answer_that_was_true_at_some_moment(verb: str, tmp_path: Path) -> None:
     directory, prompt = tmp_path / "kv", tmp_path / "prompt"
     prompt.write_bytes(TALK)
-    options = {"why": ("--prompt", prompt, "--min-tokens", 1), "verify": ("--full",), "prune": ("--max-size", 0)}.get(verb, ())
+    options = {"why": ("--prompt", prompt, "--min-tokens", 1), "verify": ("--full",), "prune": ("--max-size", 0)}.get(
+        verb, ()
+    )
     with server(directory):
         for _ in range(25):
             run = kvtool(verb, directory, *options, "--json")

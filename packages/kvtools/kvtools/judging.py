@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import TypeVar
 
 from click import UsageError
 
@@ -29,7 +27,6 @@ from kvtools.sealing import seal
 from kvtools.sweeping import THREADS
 from kvtools.verifying import Check, Finding, Report, Verdict, verify
 
-Judged = TypeVar("Judged")
 SOUND = frozenset({Verdict.OK, Verdict.WARNING, Verdict.AMBIGUOUS})
 
 
@@ -69,23 +66,9 @@ def judge(paths: Sequence[Path], wishes: Wishes, *, seed: int | None = None) -> 
         files = sampled(list(files_of(paths)), wishes.subset, seed)
         todo = progress(still_there(files, paths), "verifying", len(files))
         judged = partial(_judged, named=paths, wishes=wishes, checks=checks, pool=pool)
-        for report in map(judged, todo) if wishes.prove else overlapping(judged, todo):
-            if report is not None:
-                yield report
+        yield from filter(None, map(judged, todo))
     for directory in filter(Path.is_dir, paths):
         yield from left_overs(directory, time.time())
-
-
-def overlapping(work: Callable[[Path], Judged], paths: Iterable[Path]) -> Iterator[Judged]:
-    """One file is opened while the one before it is still being read; the reports come in order."""
-    with ThreadPoolExecutor(2) as workers:
-        running: deque[Future[Judged]] = deque()
-        for path in paths:
-            running.append(workers.submit(work, path))
-            if len(running) == 2:
-                yield running.popleft().result()
-        for last in running:
-            yield last.result()
 
 
 def sampled(files: list[Path], share: float, seed: int | None = None) -> list[Path]:

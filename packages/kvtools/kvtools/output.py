@@ -98,7 +98,10 @@ def shorten(text: str, width: int, keep: str = "start") -> str:
 
 def progress(items: Iterable[T], label: str, total: int | None = None) -> Iterator[T]:
     """Pass the items through; after one second, count them on stderr if that is a terminal."""
-    patience = time.monotonic() + (1 if sys.stderr.isatty() else float("inf"))
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    patience = time.monotonic() + 1
     shown = False
     for number, item in enumerate(items):
         if time.monotonic() > patience:
