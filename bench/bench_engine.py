@@ -137,8 +137,8 @@ def bench_prefill() -> None:
         *("ours with KV rounding: prefill", "decode"),
     )
     for length in LENGTHS:
-        times = max(2, 2048 // length)
-        mine, other = our_speed(ours, ids[:length], times), their_speed(theirs, ids[:length], min(times, 4))
+        times = min(max(3, 8192 // length), 16)
+        mine, other = our_speed(ours, ids[:length], times), their_speed(theirs, ids[:length], min(times, 5))
         default = our_speed(rounded, ids[:length], times)
         cells = [f"{f:,.0f}" for pair in zip(mine, other, strict=True) for f in pair]
         ratios = [f"{a / b:.1f}x" for a, b in zip(mine, other, strict=True)]

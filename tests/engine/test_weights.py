@@ -196,6 +196,52 @@ def test_broken_safetensors(folder, tmp_path):
         load(tmp_path)
 
 
+def test_an_encoding_that_gguf_py_does_not_know(folder, tmp_path):
+    config, tensors = as_numbers(folder)
+    tensors["output.weight"] = (np.zeros(tensors["output.weight"].shape, np.int8), Kind.I8)
+    write_gguf(tmp_path / "x.gguf", config, tensors)
+    with pytest.raises(EngineError, match="cannot unpack I8 weights"):
+        load(tmp_path / "x.gguf")
+
+
+def test_a_table_of_experts_that_do_not_exist(folder, tmp_path):
+    config, tensors = as_numbers(folder)
+    tensors["blk.0.ffn_gate_tid2eid.weight"] = np.full((config.vocab, config.experts_used), 8, np.int32)
+    write_gguf(tmp_path / "x.gguf", config, tensors)
+    with pytest.raises(EngineError, match="names an expert that does not exist"):
+        load(tmp_path / "x.gguf")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "sentence"),
+    [
+        (
+            "model.layers.1.attn.wq_b.weight",
+            lambda w: w.to(torch.float8_e4m3fn),
+            "has one byte per value and no .*scale",
+        ),
+        ("model.layers.1.ffn.experts.3.w1.weight", lambda w: w[:32].clone(), "different sizes"),
+        ("model.layers.1.ffn.experts.3.w1.weight", None, r"expected \(8, 64, 128\), found \(7, 64, 128\)"),
+    ],
+)
+def test_safetensors_that_contradict_themselves(folder, tmp_path, name, change, sentence):
+    tensors = load_file(folder / "model.safetensors")
+    weight = tensors.pop(name)
+    if change is not None:
+        tensors[name] = change(weight)
+    shutil.copy(folder / "config.json", tmp_path)
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(EngineError, match=sentence):
+        load(tmp_path)
+
+
+def test_heads_that_the_roundings_cannot_divide(folder, tmp_path):
+    random_model(0, num_hidden_layers=1, compress_ratios=[0], head_dim=96).save_pretrained(tmp_path)
+    load(tmp_path, Numerics(kv_rounding=False))
+    with pytest.raises(EngineError, match="blocks of the KV roundings"):
+        load(tmp_path)
+
+
 def test_without_the_extra_one_sentence_says_what_to_install():
     code = "import sys; sys.modules['torch'] = None\nimport kvengine"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

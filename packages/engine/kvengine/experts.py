@@ -69,7 +69,7 @@ class Router:
     """Which experts a token uses, and how much of each."""
 
     gate: Linear  # [E, D]
-    bias: Tensor | None  # [E]
+    bias: Tensor  # [E], zero on hash layers
     table: Tensor | None  # [V, k]: the fixed experts of each token id, on hash layers
     used: int
     scale: float
@@ -81,8 +81,7 @@ class Router:
         if self.table is not None:
             chosen = self.table[tokens].long()
         else:
-            biased = p if self.bias is None else p + self.bias
-            chosen = biased.sort(dim=-1, descending=True, stable=True).indices[:, : self.used]
+            chosen = (p + self.bias).sort(dim=-1, descending=True, stable=True).indices[:, : self.used]
         weights = p.gather(-1, chosen)
         return chosen, weights / weights.sum(-1, keepdim=True).clamp_min(2.0**-14) * self.scale
 

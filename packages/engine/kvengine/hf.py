@@ -162,6 +162,8 @@ def _translate(raw: dict[str, Tensor]) -> Iterator[tuple[str, Packed]]:
     stacks: dict[str, dict[int, Packed]] = defaultdict(dict)
     for name, data in raw.items():
         scale = raw.get(name.removesuffix("weight") + "scale") if name.endswith(".weight") else None
+        if scale is None and data.element_size() == 1 and not name.endswith(".scale"):
+            raise EngineError(f"{name} has one byte per value and no {name.removesuffix('weight')}scale")
         packed = Plain(data) if scale is None else Scaled(data, scale)
         layer = re.fullmatch(r"layers\.(\d+)\.(.+)", name)
         if layer is None:
@@ -175,4 +177,6 @@ def _translate(raw: dict[str, Tensor]) -> Iterator[tuple[str, Packed]]:
         elif rest in LAYER_NAMES:
             yield f"blk.{number}.{LAYER_NAMES[rest]}", packed
     for name, parts in stacks.items():
+        if len({part.shape for part in parts.values()}) > 1:
+            raise EngineError(f"the experts of {name} are of different sizes")
         yield name, Stack(tuple(parts[e] for e in sorted(parts)))

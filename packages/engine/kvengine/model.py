@@ -222,11 +222,13 @@ class _Builder:
 
     def router(self, at: str, hashed: bool) -> Router:
         c = self.weights.config
-        bias, table = None, None
-        if hashed:
-            table = self.tensor(at + "ffn_gate_tid2eid.weight", (c.vocab, c.experts_used), torch.int32)
-        else:
+        bias, table = torch.zeros(c.experts, device=self.device), None
+        if not hashed:
             bias = self.tensor(at + "exp_probs_b.bias", (c.experts,), torch.float32)
+        else:
+            table = self.tensor(at + "ffn_gate_tid2eid.weight", (c.vocab, c.experts_used), torch.int32)
+            if not 0 <= int(table.min()) <= int(table.max()) < c.experts:
+                raise EngineError(f"the expert table {at}ffn_gate_tid2eid names an expert that does not exist")
         gate = self.precise(c.dim, (at + "ffn_gate_inp.weight", c.experts))
         return Router(gate, bias, table, c.experts_used, c.expert_scale, self.numerics.inner)
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from .config import Config, Numerics
+from .errors import EngineError
 
 FP8_MAX, FP8_BLOCK, FP8_FLOOR = 448.0, 64, 1e-4
 FP4_MAX, FP4_BLOCK, FP4_FLOOR = 6.0, 32, 6.0 * 2.0**-126
@@ -33,6 +34,8 @@ class Rounding:
 
     @classmethod
     def of(cls, config: Config, numerics: Numerics) -> Rounding:
+        if numerics.kv_rounding and ((config.head_dim - config.rope_dim) % FP8_BLOCK or config.index_dim % FP4_BLOCK):
+            raise EngineError("the heads do not divide into the blocks of the KV roundings", found=config.head_dim)
         return cls(numerics.kv_rounding, config.rope_dim, numerics.inner)
 
     def kv_row(self, x: Tensor) -> Tensor:  # [..., d], rotated

@@ -159,7 +159,7 @@ class Session:
     def clear(self) -> None:
         """Forget everything."""
         if self._memory.leases:
-            self._memory = self._take_spare()
+            self._memory, self._spare = self._take_spare(), self._memory
         self._memory.marks.clear()
         self._memory.reset(0)
 
@@ -192,7 +192,6 @@ class Session:
             raise EngineError("the state holds a token outside the vocabulary", found=int(state.tokens.max()))
         if not through_views:
             spare.load(state)
-        self._memory.marks.clear()
         self._memory, self._spare = spare, self._memory
 
     def restore(self, state: SessionState) -> None:
@@ -236,12 +235,15 @@ class Session:
     def _take_spare(self) -> Memory:
         """Buffers that nobody reads. Kept from the last swap where possible, since fresh pages are dear."""
         spare, self._spare = self._spare, None
-        return spare if spare is not None and not spare.leases else self._new_memory()
+        if spare is None or spare.leases:
+            return self._new_memory()
+        spare.marks.clear()
+        return spare
 
     def _leave_for_copy(self, length: int) -> None:
         """Go on in other buffers that agree with these up to `length`, and take the marks up to there along."""
-        old, self._memory = self._memory, self._take_spare()
-        self._memory.reset(length)
-        self._memory.copy_rows(old, length)
-        self._memory.marks.clear()
-        self._memory.marks.update(mark for mark in old.marks if mark.length <= length)
+        old, new = self._memory, self._take_spare()
+        new.reset(length)
+        new.copy_rows(old, length)
+        new.marks.update(mark for mark in old.marks if mark.length <= length)
+        self._memory, self._spare = new, old

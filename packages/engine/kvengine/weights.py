@@ -93,10 +93,15 @@ class Blocks:
 def open_gguf(path: Path) -> Weights:
     """ds4's layout. Raises EngineError for another model, BadModelFile or OSError for a file that is none."""
     header = read_gguf(path)
+    config = Config.from_gguf(header.metadata)
     mapped = np.memmap(path, np.uint8, "r")
-    return Weights(
-        path, Config.from_gguf(header.metadata), {name: _blocks(mapped, info) for name, info in header.tensors.items()}
-    )
+    tensors = {name: _blocks(mapped, info) for name, info in header.tensors.items()}
+    for kind in {tensor.type for tensor in tensors.values()} - PLAIN.keys():
+        try:
+            dequantize(np.zeros((1, GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
+        except NotImplementedError:
+            raise EngineError(f"gguf-py cannot unpack {kind.name} weights", path=path) from None
+    return Weights(path, config, tensors)
 
 
 PLAIN = {
