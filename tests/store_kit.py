@@ -81,7 +81,7 @@ def plant(directory: Path, name: str, tokens: int, shape: Shape = SHAPE, generat
         now=int(NOW),
         generation=generation,
     )
-    contents = replace(contents, header=replace(contents.header, **header))
+    contents = replace(contents, header=contents.header._replace(**header))
     path = directory / f"{text_key(text)}.kv"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(built(contents))

@@ -118,8 +118,7 @@ def samples(draw: st.DrawFn, payload: bool | None = None) -> Sample:
 
 def _odd_bytes(draw: st.DrawFn, header: Header) -> Header:
     """What a stranger may have left there and a touch must not lose: unknown flags, reserved bytes, any counter."""
-    return replace(
-        header,
+    return header._replace(
         ext_flags=header.ext_flags | draw(st.integers(0, 15)) << 4,
         reserved=draw(st.just(bytes(3)) | st.binary(min_size=3, max_size=3)),
         hits=draw(st.integers(0, U32)),
@@ -128,7 +127,7 @@ def _odd_bytes(draw: st.DrawFn, header: Header) -> Header:
 
 
 def _titled(contents: Contents, title: bytes) -> Contents:
-    header = replace(contents.header, ext_flags=contents.header.ext_flags | layout.EXT_TITLE)
+    header = contents.header._replace(ext_flags=contents.header.ext_flags | layout.EXT_TITLE)
     return replace(contents, header=header, trailers=contents.trailers + len(title).to_bytes(4, "little") + title)
 
 
@@ -168,5 +167,5 @@ def plain_file(generation: int = 2, tool_map: tuple[tuple[bytes, bytes], ...] = 
         generation=generation,
         tool_map=tool_map,
     )
-    contents = replace(contents, header=replace(contents.header, **changes))
+    contents = replace(contents, header=contents.header._replace(**changes))
     return Sample(built(contents), contents, state.shape)

@@ -79,7 +79,7 @@ def contents(text: bytes, tokens: int = 130, *, shape: Shape = SMALL, ids: Any =
     made = Contents.from_state(
         state, text, reason="cold", quant_bits=2, now=1_790_000_000, tool_map=tool_map, key_kind=key_kind
     )
-    return replace(made, header=replace(made.header, **fields))
+    return replace(made, header=made.header._replace(**fields))
 
 
 def save(directory: Path, text: bytes, tokens: int = 130, **options: Any) -> Path:
@@ -96,5 +96,5 @@ def save_many(directory: Path, texts: Iterable[bytes]) -> None:
     made = contents(b"x", 1)
     state = built(made)[made.header.payload_offset :]
     for number, text in enumerate(texts):
-        header = replace(made.header, text_bytes=len(text), last_used=1_800_000_000 + number)
+        header = made.header._replace(text_bytes=len(text), last_used=1_800_000_000 + number)
         (directory / f"{text_key(text)}.kv").write_bytes(header.encode() + text + state)

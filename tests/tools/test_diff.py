@@ -54,7 +54,7 @@ class TestTheSameState:
         words = replace(plain.payload.words, version=1)
         old.write_bytes(
             built(
-                replace(plain, header=replace(plain.header, payload_abi=0), payload=replace(plain.payload, words=words))
+                replace(plain, header=plain.header._replace(payload_abi=0), payload=replace(plain.payload, words=words))
             )
         )
         assert kvtool("diff", old, save(tmp_path, TEXT)).code == 0

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -189,7 +188,7 @@ def test_files_that_no_running_build_can_read(kv: Path) -> None:
     dialects = {f"{n:040x}.kv" for n, specimen in enumerate(zoo()) if specimen.verdict == "other-dialect"}
     ailments = found(kv)
     assert set(ailments["dialects"].files) == dialects
-    one_day = replace(plain_file(0).contents.header, model_id=1)
+    one_day = plain_file(0).contents.header._replace(model_id=1)
     (kv / f"{'f' * 40}.kv").write_bytes(one_day.encode() + plain_file(0).data[52:])
     assert found(kv)["no-build"].files == (f"{'f' * 40}.kv",)
 

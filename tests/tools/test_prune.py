@@ -129,7 +129,7 @@ def test_a_longer_file_that_some_reader_cannot_take_supersedes_nothing(other: di
         made = contents(TALK[:1200], 300, reason=3)
         assert made.payload is not None
         words = replace(made.payload.words, version=1)
-        made = replace(made, header=replace(made.header, **other), payload=replace(made.payload, words=words))
+        made = replace(made, header=made.header._replace(**other), payload=replace(made.payload, words=words))
         last.write_bytes(built(made))
     else:
         save(tmp_path, TALK[:1200], 300, reason=3, **other)

@@ -1,14 +1,14 @@
 """The first 52 bytes of a file: decode them, encode them, and name the relatives of the format by them.
 
-This is what a directory scan does per file, so it uses one `struct.Struct` that is derived from the declaration.
+This is what a directory scan does per file, so it uses one `struct.Struct` that is derived from the declaration, and named
+tuples instead of frozen dataclasses, which take seven times as long to make.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from kvformat import layout
 from kvformat.errors import Damaged, NotACheckpoint, OtherDialect, Truncated
@@ -24,8 +24,7 @@ _FRONT = struct.Struct(_struct_of(layout.HEADER).format + "I")
 FRONT_BYTES = layout.TEXT_OFFSET
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """The 48-byte KVC header, field by field as declared in `layout.HEADER`, and the length of the text behind it."""
 
     magic: bytes
@@ -53,11 +52,11 @@ class Header:
             raise Truncated(
                 "too short for a header", offset=len(front), expected=f"{FRONT_BYTES} bytes", found=len(front)
             )
-        return cls(*_FRONT.unpack_from(front))
+        return cls._make(_FRONT.unpack_from(front))
 
     def encode(self) -> bytes:
         """The 52 bytes again, bit for bit."""
-        return _FRONT.pack(*(getattr(self, field.name) for field in fields(self)))
+        return _FRONT.pack(*self)
 
     @property
     def payload_offset(self) -> int:
@@ -85,7 +84,7 @@ class Header:
         return self.last_used or self.created
 
     def with_sizes(self, text_bytes: int, payload_bytes: int) -> Header:
-        return replace(self, text_bytes=text_bytes, payload_bytes=payload_bytes)
+        return self._replace(text_bytes=text_bytes, payload_bytes=payload_bytes)
 
     def check(self, file_bytes: int) -> None:
         """Raise what is wrong with the envelope: foreign, another dialect, damaged, or cut short. Silent if sound."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from kvformat import layout
@@ -21,7 +20,7 @@ from kvformat.header import Header, read_header
 def touch(path: str | os.PathLike[str], now: int) -> Header:
     """Count one restore: hits + 1 (wrapping) and last_used = now (unix seconds). Exactly 4 + 8 bytes are written."""
     with _changing(Path(path)) as (fd, header):
-        touched = replace(header, hits=(header.hits + 1) & 0xFFFFFFFF, last_used=now)
+        touched = header._replace(hits=(header.hits + 1) & 0xFFFFFFFF, last_used=now)
         os.pwrite(fd, touched.hits.to_bytes(4, "little"), layout.HITS_OFFSET)
         os.pwrite(fd, touched.last_used.to_bytes(8, "little"), layout.LAST_USED_OFFSET)
         return touched

@@ -9,8 +9,8 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from kvformat.durable import LOCK_NAME
 from kvformat.errors import KVError, NotACheckpoint, OtherDialect, Truncated, Unreadable
@@ -39,8 +39,7 @@ class Kind(StrEnum):
     FOREIGN = "foreign"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One directory entry. `size` in bytes and `mtime` in unix seconds are 0 when they could not be had."""
 
     name: str

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from kvformat.header import Header
 from kvformat.scan import Entry, Kind, scan
-from kvtools.output import age, iso, mib, progress, safe
+from kvtools.output import age, iso, mib, progress, safe_name
 
 COLUMNS = ("name", "what", "key", "tokens", "ctx", "hits", "quant", "abi", "used", "MiB")
 RIGHT = frozenset(range(3, len(COLUMNS)))
@@ -64,7 +63,7 @@ def _last_use(entry: Entry) -> int:
 
 def row(entry: Entry, now: float) -> tuple[object, ...]:
     """One line of the table: why a checkpoint was written, or what an entry is that none can be loaded from."""
-    name, size = safe(os.fsencode(entry.name)), f"{entry.size / (1 << 20):.2f}"
+    name, size = safe_name(entry.name), f"{entry.size / (1 << 20):.2f}"
     h = entry.header
     if h is None or entry.kind not in CHECKPOINTS:
         return (name, entry.kind.value, *[""] * 7, size)

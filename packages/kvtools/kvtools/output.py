@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -87,6 +88,11 @@ def safe(data: bytes) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def safe_name(name: str) -> str:
+    """A file name as one printable line. Nearly all are plain, and a directory has thousands of them."""
+    return name if name.isascii() and name.isprintable() else safe(os.fsencode(name))
 
 
 def shorten(text: str, width: int, keep: str = "start") -> str:

@@ -47,4 +47,6 @@ def _traced(block: bytes) -> Traced | None:
         return None
     said = dict(_DECISION.findall(block[: prompt.start()]))
     cached = said.get(b"cached_tokens", b"0")
-    return Traced(int(head[1]), prompt[1], int(cached) if cached.isdigit() else 0, said.get(b"cache_source", b"").decode())
+    return Traced(
+        int(head[1]), prompt[1], int(cached) if cached.isdigit() else 0, said.get(b"cache_source", b"").decode()
+    )
