@@ -13,12 +13,13 @@ from kvengine import Model, Numerics, Session, load
 
 TOLERANCE = 1e-4  # of the largest logit
 
-# Seeds whose expert and row selections have no tie within float32 noise: there, either choice is right.
+# Seeds where no selection of rows or experts is nearer than 5e-6 to a tie. Of 18 seeds compared, half differ by up to
+# 3e-2 after some tokens, and each of those has a selection nearer than 4e-6: within float32 noise either choice is right.
 CONFIGURATIONS = {
     "flash pattern": (2000, 3, {}),
     "pro pattern": (
         2000,
-        0,
+        6,
         {
             "num_hidden_layers": 4,
             "compress_ratios": [128, 128, 4, 128],
@@ -34,7 +35,7 @@ CONFIGURATIONS = {
     ),
     "two streams, no hash": (
         600,
-        3,
+        9,
         {
             "num_hidden_layers": 5,
             "compress_ratios": [0, 4, 4, 4, 0],
