@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from kvtools.options import FINE, PROBLEMS, directory_argument, output_options
-from kvtools.output import print_json, print_jsonl, print_table
+from kvtools.output import print_json, print_jsonl, print_table, safe_name
 from kvtools.quantities import Age, Size
 
 files_argument = click.argument(
@@ -81,5 +81,7 @@ def _set_pins(files: tuple[Path, ...], style: str | None, pin: bool) -> None:
         done.append({"path": str(path), "pin": pin})
         if style == "jsonl":
             print_jsonl(done[-1])
+        elif style is None:
+            click.echo(f"{'pinned' if pin else 'unpinned'} {safe_name(str(path))}")
     if style == "json":
         print_json({"files": done})
