@@ -13,7 +13,7 @@ from kvprompt.conversation import Conversation, Dialect, Message, Thinking, Turn
 from kvprompt.dialects import PARSERS
 from kvprompt.dsml import Recogniser
 from kvprompt.events import collect
-from kvprompt.keys import Key, match, next_key
+from kvprompt.keys import Key, match, next_key, next_keys
 from kvprompt.markers import DSML, EOS
 from kvprompt.render import Style, render
 from kvprompt.replay import ToolMemory
@@ -33,6 +33,7 @@ class Server:
     def __init__(self) -> None:
         self.memory = ToolMemory()
         self.ids = count()
+        self.keys: set[Key] = set()
 
     def prompt(self, session: Session):
         conversation = PARSERS[session.path](session.request())
@@ -45,6 +46,8 @@ class Server:
         if remembers:
             self.memory.remember((call.id for call in turn.calls), turn.block)
         key = next_key(conversation, prompt, turn, sampled, STYLE, self.memory)
+        self.keys = next_keys(conversation, prompt, turn, sampled, STYLE, self.memory)
+        assert all(other.text.startswith(key.text) for other in self.keys), "a kind of client shares what all share"
         assert key.fed <= len(prompt.text + sampled), "a key never covers what was not fed"
         assert match(key.text, prompt, sampled).text == key.text, "a key is the text of a state on the way"
         return turn, key
@@ -182,3 +185,17 @@ def test_the_live_state_is_matched_with_the_request_that_really_comes():
     key = match(following.text, prompt, sampled)
     assert key.fed == len(prompt.text + sampled)
     assert key.text == prompt.text + sampled.removeprefix(b"why")
+
+
+def test_each_kind_of_client_has_a_key_of_its_own_where_they_differ():
+    """Whether reasoning comes back is not known after the first turn: the live state waits for both."""
+    server, session = Server(), Session(CLIENTS[0], "chat", "high", tools=True)
+    session.asks("Weather?")
+    _, prompt = server.prompt(session)
+    sampled = ("why</think>Hello" + BLOCK).encode()
+    server.turn(session, sampled)
+    dropped = prompt.text + b"</think>Hello" + BLOCK.encode()
+    assert {prompt.text + sampled, dropped} <= {key.text for key in server.keys}
+    assert {key.fed for key in server.keys if key.text in (prompt.text + sampled, dropped)} == {
+        len(prompt.text + sampled)
+    }
