@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from kvformat.eviction import (
     DAY,
     HOUR,
+    LARGE,
+    SLACK,
     VALUES,
     Candidate,
     EvictionPolicy,
@@ -122,7 +124,9 @@ class TestVictims:
                 left > budget >= 0 and sum(c.bytes for c in files) - sum(c.bytes for c in evictable) + incoming > budget
             )
         elif gone:
-            assert left + gone[-1].bytes > budget
+            last = gone[-1].bytes
+            needed, for_slack = left + last > budget, left + last > budget - int(budget * SLACK)
+            assert needed or (policy == "ours" and for_slack and last <= LARGE * budget)
 
     @given(directories(), policies)
     def test_order_is_the_values(self, files: list[Candidate], policy: EvictionPolicy) -> None:
