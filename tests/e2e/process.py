@@ -20,9 +20,10 @@ MODEL = Path(__file__).parents[1] / "golden" / "models" / "tiny-q2.gguf"
 class Server:
     """Started with `options`; its log goes to a file, from which the port and the decisions are read."""
 
-    def __init__(self, log: Path, *options: str, model: Path = MODEL) -> None:
+    def __init__(self, log: Path, *options: str, model: Path | None = MODEL) -> None:
         self.log = log
-        command = [sys.executable, "-m", "kvserver", "-m", str(model), "--port", "0", *options]
+        chosen = ["-m", str(model)] if model else []
+        command = [sys.executable, "-m", "kvserver", *chosen, "--port", "0", *options]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         with log.open("ab") as stderr:
             self.process = subprocess.Popen(command, stderr=stderr, stdin=subprocess.DEVNULL, env=environment)

@@ -93,7 +93,6 @@ def test_a_port_in_use_is_one_sentence(caplog: pytest.LogCaptureFixture) -> None
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "give a GGUF file with -m FILE"),
         (["--kv-cache-policy", "x"], "'x' is not one of 'ours', 'upstream', 'lru'"),
     ],
 )

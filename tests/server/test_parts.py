@@ -80,6 +80,11 @@ class TestPlaces:
         saves = cold_points(text, byte_track(text), knobs, cached=0).saves
         assert text[: saves[0]].endswith(b"Be brief. ") and text[saves[0] :].startswith("<｜User｜>2+2".encode())
 
+    def test_a_short_prompt_is_saved_whole_but_for_the_opened_answer(self) -> None:
+        text = render(CONVERSATION, Style(4096)).text
+        (save,) = cold_points(text, byte_track(text), Knobs(min_tokens=len(text) // 2), cached=0).saves
+        assert text[save:] == "<｜Assistant｜></think>".encode()
+
     @given(st.integers(0, 50_000), st.integers(0, 50_000))
     def test_frontiers_are_the_multiples_of_the_step_within(self, start: int, length: int) -> None:
         knobs = Knobs()

@@ -34,13 +34,17 @@ def findings(checkpoint: Checkpoint, pool: Executor) -> Iterator[Finding]:
     intact = bool(recorded) and checksum(checkpoint, pool) == recorded
     if recorded and not intact:
         yield Finding("checksum", "not the bytes that were sealed", verdict=Verdict.DAMAGED)
-    doubtful = [] if intact else suspects(checkpoint, pool)  # what is sealed was looked through when it was sealed
+    sweep = iter(()) if intact else suspects(checkpoint, pool)  # what is sealed was looked through when it was sealed
     yield from _unfed_eos(checkpoint)
     payload = checkpoint.payload
-    if payload is not None and payload.layers is not None:
-        for il, layer in enumerate(payload.layers):
-            yield from _rows(checkpoint, il, layer, doubtful)
-        yield from _frontiers(checkpoint, payload.layers, doubtful)
+    layers = () if payload is None or payload.layers is None else payload.layers
+    empty = list(_frontiers(checkpoint, layers))  # while the threads sweep
+    doubtful = list(sweep)
+    for il, layer in enumerate(layers):
+        yield from _rows(checkpoint, il, layer, doubtful)
+    yield from empty
+    if doubtful:
+        yield from _frontier_numbers(checkpoint, layers)
 
 
 def _recorded(checkpoint: Checkpoint) -> str | Finding:
@@ -86,24 +90,16 @@ def _rows(checkpoint: Checkpoint, il: int, layer: LayerSpans, doubtful: list[Spa
                 break
 
 
-def _frontiers(checkpoint: Checkpoint, layers: tuple[LayerSpans, ...], doubtful: list[Span]) -> Iterator[Finding]:
+def _frontiers(checkpoint: Checkpoint, layers: tuple[LayerSpans, ...]) -> Iterator[Finding]:
     """Slots that will be read again must hold something. The one pattern that upstream's GPU path leaves empty is named once."""
     tokens = checkpoint.header.tokens
     quirk: Counter[int] = Counter()
-    for il, layer in enumerate(layers):
-        ratio = checkpoint.shape.ratios[il]
-        for name in FRONTIERS:
-            kv, score = getattr(layer, f"{name}_kv"), getattr(layer, f"{name}_score")
-            if score is None:
-                continue
-            for rows in filter(lambda rows: rows.count, live_slots(ratio, tokens, score.shape[1])):
-                values, offset = _slot(checkpoint, score, rows)
-                if rows.first and (values <= EMPTY_SCORE).all():
-                    quirk[offset] += 1
-                else:
-                    yield from _slot_findings(f"layer {il} {name}", rows, values, offset)
-                if doubtful:
-                    yield from _kv_findings(f"layer {il} {name}_kv", *_slot(checkpoint, kv, rows))
+    for name, _, score, rows in _live_frontiers(checkpoint, layers):
+        values, offset = _slot(checkpoint, score, rows)
+        if rows.first and (values <= EMPTY_SCORE).all():
+            quirk[offset] += 1
+        else:
+            yield from _slot_findings(name, rows, values, offset)
     if quirk:
         yield Finding(
             "gpu-frontier",
@@ -111,6 +107,22 @@ def _frontiers(checkpoint: Checkpoint, layers: tuple[LayerSpans, ...], doubtful:
             "prefill of a length that is no multiple of 4, and what follows differs; save it again from its text",
             min(quirk),
         )
+
+
+def _frontier_numbers(checkpoint: Checkpoint, layers: tuple[LayerSpans, ...]) -> Iterator[Finding]:
+    """The kv side of the live slots, which is worth a look only where the sweep saw something."""
+    for name, kv, _, rows in _live_frontiers(checkpoint, layers):
+        yield from _kv_findings(f"{name}_kv", *_slot(checkpoint, kv, rows))
+
+
+def _live_frontiers(checkpoint: Checkpoint, layers: tuple[LayerSpans, ...]) -> Iterator[tuple[str, Span, Span, Rows]]:
+    """Name, kv, score and the rows that will be read again, for each frontier of each layer."""
+    for il, layer in enumerate(layers):
+        for name in FRONTIERS:
+            kv, score = getattr(layer, f"{name}_kv"), getattr(layer, f"{name}_score")
+            if score is not None:
+                live = live_slots(checkpoint.shape.ratios[il], checkpoint.header.tokens, score.shape[1])
+                yield from ((f"layer {il} {name}", kv, score, rows) for rows in live if rows.count)
 
 
 def _slot_findings(name: str, rows: Rows, scores: NDArray[Any], offset: int) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from functools import partial
+from itertools import chain
 
 from xxhash import xxh3_128
 
@@ -27,9 +28,12 @@ MUTABLE = ((layout.EXT_FLAGS_OFFSET, 1), (layout.HITS_OFFSET, 4), (layout.LAST_U
 _own = threading.local()
 
 
-def suspects(checkpoint: Checkpoint, pool: Executor) -> list[Span]:
-    """The pieces of the payload that hold a NaN or an infinity if all of it is read as floats: ids and counts are finite too."""
-    return [span for found in pool.map(partial(_suspects, checkpoint), *_blocks(checkpoint)) for span in found]
+def suspects(checkpoint: Checkpoint, pool: Executor) -> Iterator[Span]:
+    """The pieces of the payload that hold a NaN or an infinity if all of it is read as floats: ids and counts are finite too.
+
+    The threads begin at once; the iterator waits for them.
+    """
+    return chain.from_iterable(pool.map(partial(_suspects, checkpoint), *_blocks(checkpoint)))
 
 
 def checksum(checkpoint: Checkpoint, pool: Executor) -> str:

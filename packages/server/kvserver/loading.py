@@ -16,6 +16,9 @@ from kvprompt.tokenizer import Tokenizer
 
 from .settings import Settings
 
+BUILT_IN = Path(__file__).with_name("builtin") / "ds4-mini.gguf"
+"""A model of the real architecture that fits into the repository; training/ tells how it was made and what it can do."""
+
 SAMPLES, SAMPLE_BYTES = 64, 1 << 16
 
 # FORMAT 1.1: quant bits come from the routed experts' tensor type; newer builds count MXFP4 as 4.
@@ -39,10 +42,8 @@ class Loaded:
 
 
 def load(settings: Settings) -> Loaded:
-    """The model that the settings name. Raises EngineError, BadModelFile or OSError, each one sentence."""
-    if settings.model is None:
-        raise EngineError("no model was given", remedy="name a GGUF file with -m")
-    return load_gguf(settings.model)
+    """The model that the settings name, or the one built in. Raises EngineError, BadModelFile or OSError, each one sentence."""
+    return load_gguf(settings.model or BUILT_IN)
 
 
 def load_gguf(path: Path) -> Loaded:

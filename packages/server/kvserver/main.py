@@ -34,9 +34,6 @@ def main() -> NoReturn:
         sys.exit(USAGE)
     if isinstance(settings, int):
         sys.exit(settings)
-    if settings.model is None:
-        click.echo("kvserve: which model? There is none built in yet; give a GGUF file with -m FILE", err=True)
-        sys.exit(USAGE)
     sys.exit(serve(settings, open_model))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from kvformat.policy import ColdPlan, Knobs, cold_saves
 from kvprompt.markers import ASSISTANT, USER
@@ -27,8 +28,16 @@ def returns(prompt: RenderedPrompt, track: Track) -> Iterator[int]:
 
 
 def cold_points(text: bytes, track: Track, knobs: Knobs, *, cached: int) -> ColdPlan:
-    """The cold saves of a prompt of which `cached` tokens were restored."""
-    return cold_saves(track.tokens, knobs, anchor=_anchor(text, track), cached=cached)
+    """The cold saves of a prompt of which `cached` tokens were restored.
+
+    A short prompt is saved whole, but not with the opened answer: with thinking, no next request begins with that.
+    """
+    plan = cold_saves(track.tokens, knobs, anchor=_anchor(text, track), cached=cached)
+    opened = text.rfind(ASSISTANT.encode())
+    end = track.position(opened) if opened > 0 else None
+    if end is None or end < max(knobs.min_tokens, cached + 1):
+        return plan
+    return replace(plan, saves=tuple(dict.fromkeys(min(save, end) for save in plan.saves)))
 
 
 def frontiers(start: int, end: int, knobs: Knobs) -> Iterator[int]:

@@ -68,7 +68,13 @@ class Settings:
 
     model: Annotated[
         Path | None,
-        Told(MODEL, "GGUF file of the model.", click.Path(exists=True, path_type=Path), short="-m", metavar="FILE"),
+        Told(
+            MODEL,
+            "GGUF file of the model; a small one is built in.",
+            click.Path(exists=True, path_type=Path),
+            short="-m",
+            metavar="FILE",
+        ),
     ] = None
     ctx: Annotated[int, Told(MODEL, "Context in tokens.", Number(min=2), short="-c")] = 32768
     prefill_chunk: Annotated[int, Told(MODEL, "Most tokens of a prompt that are fed at once.", POSITIVE)] = 2048
