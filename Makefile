@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: test demo serve lint clean
+.PHONY: test demo serve evaluate lint clean
 .DELETE_ON_ERROR:
 
 $(STAMP): pyproject.toml constraints.txt
@@ -16,10 +16,13 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -n auto
 
 demo: $(STAMP)
-	$(BIN)/python demo/checkpoints.py demo/kv
+	$(BIN)/python demo/story.py
 
 serve: $(STAMP)
-	$(BIN)/kvserve -m tests/golden/models/tiny-q2.gguf --kv-disk-dir demo/kv-serve --kv-cache-min-tokens 64
+	$(BIN)/kvserve --kv-disk-dir demo/kv-serve
+
+evaluate: $(STAMP)
+	$(BIN)/python training/evaluate.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -28,4 +31,4 @@ lint: $(STAMP)
 	$(BIN)/lint-imports --no-cache
 
 clean:
-	rm -rf $(VENV) demo/kv demo/kv-serve
+	rm -rf $(VENV) demo/kv-serve

@@ -23,6 +23,7 @@ SCHEME = "xxh3-128:"
 THREADS = os.cpu_count() or 1
 BLOCK = 4 << 20
 PIECE = 1 << 20
+SHARES = 2  # tasks per thread
 MUTABLE = ((layout.EXT_FLAGS_OFFSET, 1), (layout.HITS_OFFSET, 4), (layout.LAST_USED_OFFSET, 8))
 
 _own = threading.local()
@@ -33,19 +34,22 @@ def suspects(checkpoint: Checkpoint, pool: Executor) -> Iterator[Span]:
 
     The threads begin at once; the iterator waits for them.
     """
-    return chain.from_iterable(pool.map(partial(_suspects, checkpoint), *_blocks(checkpoint)))
+    start, end = checkpoint.header.payload_offset, checkpoint.header.payload_end
+    share = max(1, -(-(end - start) // (SHARES * THREADS * PIECE))) * PIECE  # few tasks: each costs as much as a piece
+    return chain.from_iterable(pool.map(partial(_suspects, checkpoint), *_parts(start, end, share)))
 
 
 def checksum(checkpoint: Checkpoint, pool: Executor) -> str:
     """`xxh3-128:` and 32 hex digits over all that never changes."""
-    parts = pool.map(partial(_digest, checkpoint), *_blocks(checkpoint))
+    header = checkpoint.header
+    parts = pool.map(partial(_digest, checkpoint), *_parts(header.payload_offset, header.payload_end, BLOCK))
     return SCHEME + xxh3_128(_front(checkpoint) + b"".join(parts)).hexdigest()
 
 
-def _blocks(checkpoint: Checkpoint) -> tuple[list[int], list[int]]:
+def _parts(start: int, end: int, size: int) -> tuple[list[int], list[int]]:
     """Starts and ends."""
-    starts = range(checkpoint.header.payload_offset, checkpoint.header.payload_end, BLOCK)
-    return [*starts], [min(start + BLOCK, starts.stop) for start in starts]
+    starts = range(start, end, size)
+    return [*starts], [min(at + size, end) for at in starts]
 
 
 def _suspects(checkpoint: Checkpoint, start: int, end: int) -> list[Span]:
