@@ -100,6 +100,32 @@ def rows(size: int, directory: Path) -> Iterator[Row]:
         yield first_token(server, "from the cold file: another last sentence", [{"role": "user", "content": sibling}])
 
 
+def per_token(count: int = 400) -> tuple[float, float]:
+    """Milliseconds a token of a streamed answer, and of the same engine alone in a loop, one thread each."""
+    import torch
+
+    from kvengine import Sampler, Session, load
+
+    with tempfile.TemporaryDirectory() as folder, Server(Path(folder) / "log", "-c", "4096") as server:
+        body = {"prompt": "Go on.", "max_tokens": count, "temperature": 1, "seed": 5, "stream": True, "think": False,
+                "stream_options": {"include_usage": True}}  # fmt: skip
+        request = urllib.request.Request(f"{server.url}/v1/completions", json.dumps(body).encode())
+        for _ in range(2):  # the first fills the cache of unpacked experts
+            started = time.perf_counter()
+            with urllib.request.urlopen(request, timeout=600) as response:
+                usage = [event["usage"] for event in _events(response) if event.get("usage")][-1]
+            served = (time.perf_counter() - started) * 1e3 / usage["completion_tokens"]
+    torch.set_num_threads(1)
+    session, sampler = Session(load(MODEL), 4096), Sampler(seed=5)
+    session.feed(range(3, 60))
+    for _ in range(2):
+        started = time.perf_counter()
+        for _ in range(count):
+            session.feed([session.sample(sampler).token])
+        alone = (time.perf_counter() - started) * 1e3 / count
+    return served, alone
+
+
 def reading(directory: Path) -> tuple[float, int]:
     """Milliseconds to read the largest file of the directory, warm, and its bytes."""
     largest = max(directory.glob("*.kv"), key=lambda path: path.stat().st_size)
@@ -127,6 +153,8 @@ def main() -> None:
                 print(f"{row.what:46} {row.prompt:7,} {row.prefilled:9,} {times}")
             ms, nbytes = reading(directory / "kv")
             print(f"{'(the largest file, read into memory)':46} {nbytes:17,} bytes {ms:13,.1f} ms")
+    served, alone = per_token()
+    print(f"\ndecoding: {served:.2f} ms a token through the server, {alone:.2f} ms in the engine alone")
 
 
 if __name__ == "__main__":
