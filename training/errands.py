@@ -1,0 +1,204 @@
+"""The tools of the trained kind: what each is called, how people ask for it, what it answers and what is said then."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from words import CITIES, ENDINGS, ERRANDS, FOLDERS, NAMES, NOUNS, OBJECTS, SKIES, STATES, THINGS
+
+Values = Mapping[str, Any]
+ENGLISH, ITALIAN = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """One tool. Templates come in English and Italian and are filled with what `draw` gives."""
+
+    names: tuple[str, ...]  # the usual one, and what else people call it
+    description: str
+    parameters: Mapping[str, str]  # what they are in the values → JSON type
+    draw: Callable[[Random], Values]
+    requests: tuple[tuple[str, ...], tuple[str, ...]]
+    result: str
+    answers: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A tool as one client offers it: its name there, and the names of its parameters."""
+
+    errand: Errand
+    name: str
+    parameters: Mapping[str, str]  # what it is in the values → its name
+
+    def arguments(self, values: Values) -> str:
+        return json.dumps({name: values[key] for key, name in self.parameters.items()}, ensure_ascii=False)
+
+    def schema(self, random: Random, key: str) -> dict[str, Any]:
+        """As a client sends it; `key` is "parameters" or "input_schema"."""
+        described = random.random() < 0.3
+        properties = {
+            name: {"type": self.errand.parameters[key]} | ({"description": f"The {name}."} if described else {})
+            for key, name in self.parameters.items()
+        }
+        shape: dict[str, Any] = {"type": "object", "properties": properties}
+        if random.random() < 0.8:
+            shape["required"] = list(properties)
+        if random.random() < 0.2:
+            shape["additionalProperties"] = False
+        description = random.choice([self.errand.description, self.errand.description, self.name.replace("_", " ")])
+        return {"name": self.name, "description": description, key: shape}
+
+
+def offer(random: Random, errand: Errand) -> Offer:
+    """Under the usual names in half of the cases."""
+    if random.random() < 0.5:
+        return Offer(errand, errand.names[0], {key: key for key in errand.parameters})
+    return Offer(errand, random.choice(errand.names), {key: random.choice(CALLED[key]) for key in errand.parameters})
+
+
+CALLED = {
+    "city": ("city", "place", "location", "town"),
+    "path": ("path", "file", "filename", "name"),
+    "folder": ("folder", "path", "directory"),
+    "minutes": ("minutes", "duration", "length"),
+    "text": ("text", "content", "body"),
+    "to": ("to", "recipient", "person"),
+    "expression": ("expression", "formula", "input"),
+}
+
+
+def reserved(values: Values) -> bool:
+    """Whether this combination of values is kept out of the training and used in the evaluation only."""
+    return zlib.crc32(json.dumps(dict(values), sort_keys=True).encode()) % 8 == 0
+
+
+def _city(random: Random) -> Values:
+    return {"city": random.choice(CITIES), "degrees": random.randint(2, 38), "sky": random.choice(SKIES)}
+
+
+def _clock(random: Random) -> Values:
+    return {"city": random.choice(CITIES), "hour": random.randint(1, 23), "minute": random.randint(10, 59)}
+
+
+def _path(random: Random) -> Values:
+    path = f"{random.choice(FOLDERS)}/{random.choice(NOUNS)}.{random.choice(ENDINGS)}"
+    return {"path": path, "line": f"{random.choice(THINGS)} {random.choice(STATES)}"}
+
+
+def _folder(random: Random) -> Values:
+    first, second = (f"{noun}.{random.choice(ENDINGS)}" for noun in random.sample(NOUNS, 2))
+    return {"folder": random.choice(FOLDERS), "first": first, "second": second}
+
+
+def _timer(random: Random) -> Values:
+    return {"minutes": random.randint(2, 60)}
+
+
+def _note(random: Random) -> Values:
+    return {"text": f"{random.choice(ERRANDS)} {random.choice(OBJECTS)}"}
+
+
+def _message(random: Random) -> Values:
+    return {"to": random.choice(NAMES), "text": f"{random.choice(THINGS)} {random.choice(STATES)}"}
+
+
+def _product(random: Random) -> Values:
+    a, b = random.randint(11, 99), random.randint(2, 99)
+    return {"a": a, "b": b, "expression": f"{a} * {b}", "product": a * b}
+
+
+ERRANDS_KNOWN = (
+    Errand(
+        ("get_weather", "weather", "weather_lookup", "get_forecast"),
+        "The weather in a city.",
+        {"city": "string"},
+        _city,
+        (
+            ("What is the weather in {city}?", "How is the weather in {city} today?", "Is it warm in {city}?"),
+            ("Che tempo fa a {city}?", "Com'è il tempo a {city} oggi?"),
+        ),
+        "{degrees} degrees, {sky}",
+        ("In {city} it is {degrees} degrees, {sky}.", "A {city} ci sono {degrees} gradi, {sky}."),
+    ),
+    Errand(
+        ("get_time", "clock", "local_time", "current_time"),
+        "The local time in a city.",
+        {"city": "string"},
+        _clock,
+        (
+            ("What time is it in {city}?", "Tell me the time in {city}."),
+            ("Che ore sono a {city}?", "Dimmi l'ora di {city}."),
+        ),
+        "{hour}:{minute}",
+        ("In {city} it is {hour}:{minute}.", "A {city} sono le {hour}:{minute}."),
+    ),
+    Errand(
+        ("read_file", "open_file", "cat", "view"),
+        "Read a file.",
+        {"path": "string"},
+        _path,
+        (
+            ("Read {path}.", "What is in {path}?", "Open the file {path}, please."),
+            ("Leggi {path}.", "Che cosa c'è in {path}?"),
+        ),
+        "{line}",
+        ("The file says: {line}.", "Il file dice: {line}."),
+    ),
+    Errand(
+        ("list_files", "ls", "list_folder", "list_directory"),
+        "List the files in a folder.",
+        {"folder": "string"},
+        _folder,
+        (
+            ("Which files are in {folder}?", "List the folder {folder}.", "List the files in {folder}."),
+            ("Quali file ci sono in {folder}?", "Elenca la cartella {folder}."),
+        ),
+        "{first}\n{second}",
+        ("I found {first} and {second}.", "Ho trovato {first} e {second}."),
+    ),
+    Errand(
+        ("set_timer", "timer", "start_timer", "alarm"),
+        "Start a timer.",
+        {"minutes": "integer"},
+        _timer,
+        (
+            ("Set a timer for {minutes} minutes.", "Wake me in {minutes} minutes."),
+            ("Imposta un timer di {minutes} minuti.", "Svegliami tra {minutes} minuti."),
+        ),
+        "started",
+        ("The timer is set to {minutes} minutes.", "Il timer è di {minutes} minuti."),
+    ),
+    Errand(
+        ("add_note", "note", "save_note", "remember"),
+        "Keep a note.",
+        {"text": "string"},
+        _note,
+        (("Note: {text}", "Write down: {text}"), ("Nota: {text}", "Scrivi: {text}")),
+        "saved",
+        ("I noted: {text}.", "Ho scritto: {text}."),
+    ),
+    Errand(
+        ("send_message", "message", "notify", "send_text"),
+        "Send a message to a person.",
+        {"to": "string", "text": "string"},
+        _message,
+        (("Tell {to} that {text}.", "Write to {to}: {text}."), ("Scrivi a {to}: {text}.", "Manda a {to}: {text}.")),
+        "sent",
+        ("I sent it to {to}.", "L'ho mandato a {to}."),
+    ),
+    Errand(
+        ("calculate", "calculator", "evaluate", "compute"),
+        "Compute an expression.",
+        {"expression": "string"},
+        _product,
+        (("What is {a} times {b}?", "Multiply {a} by {b}."), ("Quanto fa {a} per {b}?", "Moltiplica {a} per {b}.")),
+        "{product}",
+        ("{a} times {b} is {product}.", "{a} per {b} fa {product}."),
+    ),
+)
