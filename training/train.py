@@ -24,13 +24,12 @@ from parameters import MINI, initial
 from tokenizer import tokenizer
 from torch import Tensor
 
-from kvprompt.markers import ASSISTANT, BOS, EOS, THINK, UNTHINK
+from kvprompt.markers import ASSISTANT, EOS, THINK, UNTHINK
 from kvprompt.tokenizer import Tokenizer
 
 SEED = 8
 BATCH_TOKENS = 3072
 POOL = 64  # dialogues that are sorted by length before they are cut into batches
-COPIES, PHRASE, ROW = 0.1, (4, 24), 72  # share of copying exercises, tokens of what is copied, tokens of a row
 SHORT = 0.5  # share of the steps with short dialogues
 WARM_UP, DECAY = 30, 0.4
 SAVE_EVERY = 120  # seconds
@@ -50,7 +49,7 @@ class Examples:
     def __init__(self, tokenizer: Tokenizer, seed: int) -> None:
         self.tokenizer = tokenizer
         self.random = Random(seed)
-        self.marker = {text: tokenizer.encode_chat(text.encode())[0] for text in (BOS, ASSISTANT, EOS, THINK, UNTHINK)}
+        self.marker = {text: tokenizer.encode_chat(text.encode())[0] for text in (ASSISTANT, EOS, THINK, UNTHINK)}
 
     def example(self, dialogue: Dialogue, bare: bool) -> Example:
         ids = self.tokenizer.encode_chat(dialogue.text(bare=bare))
@@ -70,17 +69,9 @@ class Examples:
         drawn = dialogues(self.random, tools=tools, exchanges=exchanges)
         return [self.example(dialogue, short) for dialogue in islice(drawn, POOL * 4 if short else POOL)]
 
-    def copying(self) -> Example:
-        """Random tokens that repeat: nothing teaches copying sooner."""
-        phrase = self.random.choices(range(len(self.tokenizer.token_bytes)), k=self.random.randint(*PHRASE))
-        ids = [self.marker[BOS], *phrase * (ROW // len(phrase) + 1)][:ROW]
-        return Example(ids, [at > len(phrase) for at in range(ROW)])
-
     def batches(self, short: Callable[[], bool]) -> Iterator[tuple[Batch, Tensor, Tensor]]:
         """Tokens, the places in the flattened rest that predict something said, and what they predict."""
         while True:
-            if self.random.random() < COPIES:
-                yield batch([self.copying() for _ in range(BATCH_TOKENS // ROW)])
             groups = list(grouped(sorted(self.pool(short()), key=lambda example: len(example.ids))))[:-1]
             self.random.shuffle(groups)
             yield from map(batch, groups[:4])

@@ -122,7 +122,7 @@ class Serving:
             suffix = self.tokenizer.encode_chat(prompt.text, start=plan.start_bytes)
             total = plan.start + len(suffix)
             if total >= self.context:
-                raise Refused(self._too_long(total, job.conversation))
+                raise Refused(self._too_long(total))
             try:
                 self._go_to(plan, prompt.text)
             except KVError as error:
@@ -183,7 +183,7 @@ class Serving:
         slot.on_disk = match.tokens
         self.prompts.remember(((id.decode("utf-8", "surrogateescape"), block) for id, block in pairs), Source.DISK)
 
-    def _too_long(self, total: int, conversation: Conversation) -> Failed:
+    def _too_long(self, total: int) -> Failed:
         sentence = f"the prompt has {total} tokens, the context {self.context}; shorten it or raise --ctx"
         members = {"n_prompt_tokens": total, "n_ctx": self.context}
         return Failed(400, sentence, "context_length_exceeded", members)
