@@ -142,3 +142,13 @@ def count_opens(monkeypatch: pytest.MonkeyPatch, directory: Path) -> Counter[str
     monkeypatch.setattr(builtins, "open", opening_file)
     monkeypatch.setattr("io.open", opening_file)
     return opened
+
+
+def files(directory: Path) -> set[str]:
+    """Names of the checkpoints in a directory."""
+    return {path.name for path in directory.glob("*.kv")}
+
+
+def size_of(tmp_path: Path, tokens: int, **more: object) -> int:
+    """Bytes of a file of so many tokens."""
+    return stored(open_store(tmp_path / "measure"), "m", tokens, **more).stat().st_size

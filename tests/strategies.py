@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -169,3 +170,14 @@ def plain_file(generation: int = 2, tool_map: tuple[tuple[bytes, bytes], ...] = 
     )
     contents = replace(contents, header=contents.header._replace(**changes))
     return Sample(built(contents), contents, state.shape)
+
+
+def mutate(base: bytes, mutation: dict[str, Any]) -> bytes:
+    """Apply a recipe of kvc_mutations.json."""
+    data = patched(base, *((offset, bytes.fromhex(piece)) for offset, piece in mutation.get("patch", ())))
+    if "remove" in mutation:
+        start, end = mutation["remove"]
+        data = data[:start] + data[end:]
+    data = data[: mutation.get("truncate", len(data))]
+    tail = mutation.get("append", "")
+    return data + (base if tail == "base" else bytes.fromhex(tail)) + bytes(mutation.get("append_zeros", 0))

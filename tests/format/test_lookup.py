@@ -17,7 +17,7 @@ from kvformat.identity import Identity
 from kvformat.room import Options
 from kvformat.state import SessionState, empty_state
 from kvformat.store import Store
-from strategies import patched
+from strategies import mutate
 
 # Loaded by the real one, not by ours. The May loader looks at neither byte 7 nor byte 20; an empty key matches everything.
 OTHER_MODEL = {*(f"hdr_flip_byte7_bit{bit}" for bit in (0, 2, 3, 5, 6)), "hdr_reserved7=1"}
@@ -45,15 +45,6 @@ class Row:
     complaint: str
     ours: int
     unchanged: bool
-
-
-def mutate(base: bytes, mutation: dict[str, Any]) -> bytes:
-    data = patched(base, *((offset, bytes.fromhex(piece)) for offset, piece in mutation.get("patch", ())))
-    start, end = mutation.get("remove", (0, 0))
-    data = data[:start] + data[end:]
-    tail = mutation.get("append", "")
-    tail = base if tail == "base" else bytes.fromhex(tail)
-    return data[: mutation.get("truncate", len(data))] + tail + bytes(mutation.get("append_zeros", 0))
 
 
 def restore(store: Store, prompt: bytes) -> SessionState | None:

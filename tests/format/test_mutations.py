@@ -13,7 +13,7 @@ from conftest import TINY
 from kvformat.checkpoint import Checkpoint
 from kvformat.shapes import KNOWN
 from kvtools.verifying import Report, Verdict, verify
-from strategies import patched
+from strategies import mutate
 
 # Accepted by the May loader, which looks at neither byte; ours: recognised, another dialect.
 OTHER_MODEL = {*(f"hdr_flip_byte7_bit{bit}" for bit in (0, 2, 3, 5, 6)), "hdr_reserved7=1"}
@@ -45,17 +45,6 @@ class Row:
 def lookup_only(row: dict[str, Any], session_ctx: int, opts: str) -> bool:
     """Whether the verdict is about the request or the reader, not about the file: the store's tests have these."""
     return row["ctx"] != session_ctx or row["opts"] != opts or "prompt_hex" in row["mutation"]
-
-
-def mutate(base: bytes, mutation: dict[str, Any]) -> bytes:
-    """Apply a recipe of kvc_mutations.json."""
-    data = patched(base, *((offset, bytes.fromhex(piece)) for offset, piece in mutation.get("patch", ())))
-    if "remove" in mutation:
-        start, end = mutation["remove"]
-        data = data[:start] + data[end:]
-    data = data[: mutation.get("truncate", len(data))]
-    tail = mutation.get("append", "")
-    return data + (base if tail == "base" else bytes.fromhex(tail)) + bytes(mutation.get("append_zeros", 0))
 
 
 @pytest.fixture(scope="module")

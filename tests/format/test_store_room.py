@@ -17,24 +17,16 @@ from store_kit import (
     Clock,
     bytes_in,
     count_opens,
+    files,
     open_store,
     plant,
     restored,
     said,
     save,
+    size_of,
     stored,
     verdicts,
 )
-
-
-def files(directory: Path) -> set[str]:
-    return {path.name for path in directory.glob("*.kv")}
-
-
-def size_of(tmp_path: Path, tokens: int, **more: object) -> int:
-    """Bytes of a file of so many tokens."""
-    return stored(open_store(tmp_path / "measure"), "m", tokens, **more).stat().st_size
-
 
 # ---- room
 
