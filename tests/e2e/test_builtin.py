@@ -1,0 +1,113 @@
+"""The built-in model, served as a newcomer gets it: no -m, really sampled calls, the official SDKs, a restart, the demo."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from e2e.process import Server
+from kvprompt.gguf_header import read_gguf
+from kvserver.loading import BUILT_IN, load_gguf
+
+ROOT = Path(__file__).parents[2]
+OPTIONS = ("-c", "4096", "--kv-cache-min-tokens", "64", "--kv-cache-min-gain-tokens", "0")
+SCHEMA = {
+    "type": "object",
+    "properties": {"to": {"type": "string"}, "text": {"type": "string"}},
+    "required": ["to", "text"],
+}
+DESCRIPTION = "Send a message to a person."
+REQUEST = "Tell Anna that the train is late."
+ARGUMENTS = {"to": "Anna", "text": "the train is late"}
+DONE = "I sent it to Anna."
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("builtin")
+    with Server(folder / "log", *OPTIONS, "--kv-disk-dir", str(folder / "kv"), model=None) as running:
+        yield running
+
+
+def test_it_is_the_real_architecture_and_small() -> None:
+    loaded, header = load_gguf(BUILT_IN), read_gguf(BUILT_IN)
+    assert BUILT_IN.stat().st_size <= 10 << 20
+    assert set(loaded.model.config.ratios) == {0, 4, 128} and loaded.model.config.hash_layers
+    assert (loaded.name, loaded.quant_bits) == ("ds4-mini", 4)
+    assert header.metadata["deepseek4.context_length"] == 131_072
+
+
+def chat_tools(schema: dict[str, Any] = SCHEMA) -> list[dict[str, Any]]:
+    return [
+        {"type": "function", "function": {"name": "send_message", "description": DESCRIPTION, "parameters": schema}}
+    ]
+
+
+@pytest.mark.parametrize("model", ["deepseek-chat", "deepseek-reasoner"])
+def test_an_openai_tool_loop(server: Server, model: str) -> None:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="local", max_retries=0) as client:
+        messages: list[dict[str, Any]] = [{"role": "user", "content": REQUEST}]
+        ask = {"model": model, "tools": chat_tools(), "temperature": 0, "max_tokens": 200}
+        first = client.chat.completions.create(messages=messages, **ask)  # type: ignore[call-overload]
+        assert first.choices[0].finish_reason == "tool_calls"
+        (call,) = first.choices[0].message.tool_calls
+        assert (call.function.name, json.loads(call.function.arguments)) == ("send_message", ARGUMENTS)
+        messages += [
+            first.choices[0].message.model_dump(exclude_none=True),
+            {"role": "tool", "tool_call_id": call.id, "content": "sent"},
+        ]
+        second = client.chat.completions.create(messages=messages, **ask)  # type: ignore[call-overload]
+        assert second.choices[0].message.content == DONE
+        assert second.usage.prompt_tokens - second.usage.prompt_tokens_details.cached_tokens < 40
+
+
+def test_an_anthropic_tool_loop(server: Server) -> None:
+    with anthropic.Anthropic(base_url=server.url, api_key="local", max_retries=0) as client:
+        messages: list[dict[str, Any]] = [{"role": "user", "content": REQUEST}]
+        tools = [{"name": "send_message", "description": DESCRIPTION, "input_schema": SCHEMA}]
+        greedy = {"temperature": 0}  # which this SDK no longer offers, and the server still takes
+        ask = {"model": "deepseek-chat", "tools": tools, "max_tokens": 200, "extra_body": greedy}
+        first = client.messages.create(messages=messages, **ask)  # type: ignore[call-overload]
+        assert first.stop_reason == "tool_use"
+        (use,) = [block for block in first.content if block.type == "tool_use"]
+        assert (use.name, use.input) == ("send_message", ARGUMENTS)
+        result = {"type": "tool_result", "tool_use_id": use.id, "content": "sent"}
+        messages += [{"role": "assistant", "content": first.content}, {"role": "user", "content": [result]}]
+        second = client.messages.create(messages=messages, **ask)  # type: ignore[call-overload]
+        assert [block.text for block in second.content if block.type == "text"] == [DONE]
+
+
+def test_a_call_is_replayed_as_it_was_sampled_after_a_restart_with_reordered_json(tmp_path: Path) -> None:
+    options = (*OPTIONS, "--kv-disk-dir", str(tmp_path / "kv"))
+    messages: list[dict[str, Any]] = [{"role": "user", "content": REQUEST}]
+    body = {"model": "deepseek-chat", "tools": chat_tools(), "temperature": 0, "max_tokens": 200, "messages": messages}
+    with Server(tmp_path / "log 1", *options, model=None) as server:
+        answer = server.post("/v1/chat/completions", body)
+        messages.append(answer["choices"][0]["message"])
+        assert server.stop() == 0
+    (call,) = messages[-1]["tool_calls"]
+    arguments = json.loads(call["function"]["arguments"])
+    call["function"]["arguments"] = json.dumps(dict(reversed(arguments.items())), indent=2)
+    messages.append({"role": "tool", "tool_call_id": call["id"], "content": "sent"})
+    with Server(tmp_path / "log 2", *options, model=None) as server:
+        again = server.post("/v1/chat/completions", body)
+    usage = again["usage"]
+    restored = answer["usage"]["prompt_tokens"] + answer["usage"]["completion_tokens"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] == restored
+    assert again["choices"][0]["message"]["content"] == DONE
+
+
+def test_the_demo_plays(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, ROOT / "demo" / "story.py"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("$ kvserve") == 2
+    assert "model: Your name is Anna." in done.stdout and 'model: calls get_weather {"city":"Rome"}' in done.stdout
+    assert "KV cache: hit" in done.stdout.split("$ kvserve")[2]
