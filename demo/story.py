@@ -62,10 +62,17 @@ class Server:
         self.told = len(text)
 
     def stop(self) -> None:
-        say("\n$ kill the server: what is live is saved")
+        say("\nThe server is told to stop, and saves what is live.")
         self.process.send_signal(signal.SIGTERM)
         self.process.wait()
         self.news()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()  # does nothing after a stop
+        self.process.wait()
 
     def _text(self) -> str:
         return self.log.read_text() if self.log.exists() else ""
@@ -126,16 +133,16 @@ def play(folder: Path) -> None:
     """The story, then the directory that it leaves."""
     anna = Conversation("Anna", tools=[{"type": "function", "function": WEATHER}])
     marco = Conversation("Marco")
-    server = Server(folder)
-    anna.turn(server, LETTER * 100 + "My name is Anna.")
-    anna.turn(server, "What is my name?")
-    anna.turn(server, "What is the weather in Rome?")
-    marco.turn(server, LETTER * 90 + "My name is Marco.")
-    server.stop()
-    server = Server(folder)
-    anna.turn(server, "What is the capital of France?")
+    with Server(folder) as server:
+        anna.turn(server, LETTER * 100 + "My name is Anna.")
+        anna.turn(server, "What is my name?")
+        anna.turn(server, "What is the weather in Rome?")
+        marco.turn(server, LETTER * 90 + "My name is Marco.")
+        server.stop()
+    with Server(folder) as server:
+        anna.turn(server, "What is the capital of France?")
+        server.stop()
     (folder / "request.json").write_text(json.dumps(anna.request))
-    server.stop()
     kvtool(folder, "ls", "kv")
     kvtool(folder, "tree", "kv")
     kvtool(folder, "why", "kv", "--request", "request.json")
