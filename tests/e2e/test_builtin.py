@@ -7,13 +7,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import anthropic
 import openai
 import pytest
+import torch
 
 from e2e.process import Server
+from kvengine import Session
+from kvengine.weights import open_gguf
 from kvprompt.gguf_header import read_gguf
 from kvserver.loading import BUILT_IN, load_gguf
 
@@ -43,6 +47,21 @@ def test_it_is_the_real_architecture_and_small() -> None:
     assert set(loaded.model.config.ratios) == {0, 4, 128} and loaded.model.config.hash_layers
     assert (loaded.name, loaded.quant_bits) == ("ds4-mini", 4)
     assert header.metadata["deepseek4.context_length"] == 131_072
+
+
+def test_the_training_computes_what_the_engine_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "training"))
+    from generator import dialogue
+    from network import Batch, Network
+
+    loaded, stored = load_gguf(BUILT_IN), open_gguf(BUILT_IN).tensors
+    kinds = {name: torch.int32 if name.endswith("tid2eid.weight") else torch.float32 for name in stored}
+    network = Network(loaded.model.config, {name: stored[name].unpack(kind) for name, kind in kinds.items()})
+    ids = torch.tensor(loaded.tokenizer.encode_chat(dialogue(Random(1), 4, tools=True).text()))
+    with torch.no_grad():
+        theirs = network.logits(network.streams(Batch(ids[:100], ids[None, 100:])))
+    ours = loaded.model.logits(loaded.model.forward(ids, Session(loaded.model, 1024, 1024)._memory))[100:]
+    assert (ours - theirs).abs().max() < 0.02 * theirs.abs().max()  # roundings flip here and there
 
 
 def chat_tools(schema: dict[str, Any] = SCHEMA) -> list[dict[str, Any]]:
