@@ -181,7 +181,7 @@ class Training:
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--steps", default=1600, show_default=True)
+@click.option("--steps", default=2450, show_default=True)
 def main(folder: Path, steps: int) -> None:
     torch.set_num_threads(1)  # two wait for each other when the machine has other work
     folder.mkdir(parents=True, exist_ok=True)
