@@ -134,10 +134,10 @@ def play(folder: Path) -> None:
     anna = Conversation("Anna", tools=[{"type": "function", "function": WEATHER}])
     marco = Conversation("Marco")
     with Server(folder) as server:
-        anna.turn(server, LETTER * 100 + "My name is Anna.")
-        anna.turn(server, "What is my name?")
+        anna.turn(server, LETTER * 100 + "I live in Rome.")
+        anna.turn(server, "Where do I live?")
         anna.turn(server, "What is the weather in Rome?")
-        marco.turn(server, LETTER * 90 + "My name is Marco.")
+        marco.turn(server, LETTER * 90 + "I live in Paris.")
         server.stop()
     with Server(folder) as server:
         anna.turn(server, "What is the capital of France?")

@@ -128,5 +128,5 @@ def test_the_demo_plays(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, ROOT / "demo" / "story.py"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("$ kvserve") == 2
-    assert "model: Your name is Anna." in done.stdout and 'model: calls get_weather {"city":"Rome"}' in done.stdout
+    assert "model: You live in Rome." in done.stdout and 'model: calls get_weather {"city":"Rome"}' in done.stdout
     assert "KV cache: hit" in done.stdout.split("$ kvserve")[2]
