@@ -23,7 +23,6 @@ SCHEME = "xxh3-128:"
 THREADS = os.cpu_count() or 1
 BLOCK = 4 << 20
 PIECE = 1 << 20
-SHARES = 2  # tasks per thread
 MUTABLE = ((layout.EXT_FLAGS_OFFSET, 1), (layout.HITS_OFFSET, 4), (layout.LAST_USED_OFFSET, 8))
 
 _own = threading.local()
@@ -35,7 +34,7 @@ def suspects(checkpoint: Checkpoint, pool: Executor) -> Iterator[Span]:
     The threads begin at once; the iterator waits for them.
     """
     start, end = checkpoint.header.payload_offset, checkpoint.header.payload_end
-    share = max(1, -(-(end - start) // (SHARES * THREADS * PIECE))) * PIECE  # few tasks: each costs as much as a piece
+    share = max(1, -(-(end - start) // (THREADS * PIECE))) * PIECE  # few tasks: each costs as much as a piece
     return chain.from_iterable(pool.map(partial(_suspects, checkpoint), *_parts(start, end, share)))
 
 
