@@ -91,3 +91,14 @@ with Checkpoint.open(path) as checkpoint:
     path.write_bytes(plain_file().data)
     run(code, path)
     assert (tmp_path / "copy.kv").read_bytes() == plain_file().data
+
+
+@pytest.mark.parametrize("lacking", ["sanic", "torch"])
+def test_kvserve_without_its_extra_is_one_sentence(lacking: str) -> None:
+    code = f"import sys; sys.modules[{lacking!r}] = None; from kvserver.entry import main; sys.argv = ['kvserve', '--help']; main()"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    if lacking == "sanic":
+        assert ran.returncode == 2
+        assert ran.stderr == "kvserve: the package 'sanic' is needed; install it with: pip install 'ds4kv[server]'\n"
+    else:
+        assert ran.returncode == 0, "torch is not needed to show the options"

@@ -1,3 +1,3 @@
-from kvserver.main import main
+from kvserver.entry import main
 
 main()
