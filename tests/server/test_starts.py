@@ -104,6 +104,28 @@ class TestLive:
             third = server.chat(SYSTEM, user("2+2?"), reply("Four."), user("3+3?"))
             assert third.usage.prompt - third.usage.cached < 12
 
+    @pytest.mark.parametrize("system", [[], [{"role": "system", "content": "Be brief."}]], ids=["none", "shared"])
+    def test_nor_does_one_with_the_same_first_words(self, system: list[dict[str, Any]]) -> None:
+        """CASES 36: titles and summaries often share a short system prompt, or none, with the conversation."""
+        long = user("What does the cache file keep? " * 20)
+        with rig() as server:
+            server.says = ["The prefix.", "A title.", "Yes."]
+            server.chat(*system, long)
+            server.chat(*system, user("Give this chat a title"))
+            third = server.chat(*system, long, reply("The prefix."), user("Sure?"))
+            assert third.usage.prompt - third.usage.cached < 12
+
+    def test_a_long_stranger_with_the_same_first_words_displaces_to_disk(self, tmp_path: Path) -> None:
+        brief = {"role": "system", "content": "Be brief."}
+        first, second = user("What does the cache file keep? " * 20), user("Where does the prompt end? " * 20)
+        with rig(tmp_path) as server:
+            server.says = ["The prefix.", "Here.", "Yes."]
+            one = server.chat(brief, first)
+            server.chat(brief, second)
+            assert "evict" in {reason(path) for path in server.files}
+            back = server.chat(brief, first, reply("The prefix."), user("Sure?"))
+            assert back.usage.cached == one.usage.prompt + one.usage.completion + 1
+
     def test_two_sessions_keep_two_conversations(self) -> None:
         with rig(sessions=2) as server:
             server.says = ["Four.", "Done.", "Six.", "Next."]

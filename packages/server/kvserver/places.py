@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from kvformat.policy import ColdPlan, Knobs, cold_saves
-from kvprompt.markers import ASSISTANT, USER
+from kvprompt.markers import ASSISTANT, BOS, USER
 from kvprompt.render import RenderedPrompt
 
 from .track import Track
@@ -23,7 +23,7 @@ def returns(prompt: RenderedPrompt, track: Track) -> Iterator[int]:
     end = len(prompt.text)
     for marker in (ASSISTANT, *[USER] * TURNS):
         end = prompt.text.rfind(marker.encode(), 0, end)
-        if end > 0 and (position := track.position(end)):
+        if end > len(BOS.encode()) and (position := track.position(end)):  # every prompt has the first marker
             yield position
 
 

@@ -18,7 +18,6 @@ from .slots import Point, Slot, Slots
 Source = Literal["live", "rewind", "branch", "disk", "none"]
 
 SHORT = 8192  # bytes up to which a prompt that shares nothing is taken for a side request: a title, a summary
-TAIL = 2048  # tokens that a retry or an edit of the last turn may throw away without a second thought
 
 # How the store's verdicts read in the log, which has a closed list of reasons.
 _REASONS = (
@@ -54,11 +53,6 @@ class Plan:
     considered: tuple[Considered, ...] = ()
     disk: str = ""  # the document's words about the disk, "" where there is none
 
-    @property
-    def keeps(self) -> int:
-        """How many of the tokens that the target holds now will still be there."""
-        return self.start if self.source in ("live", "rewind") else 0
-
 
 def decide(prompt: bytes, slots: Slots, store: Store | None) -> Plan:
     """The plan for a rendered prompt."""
@@ -84,10 +78,9 @@ def decide(prompt: bytes, slots: Slots, store: Store | None) -> Plan:
 
 def _from_live(slots: Slots, slot: Slot, point: Point, prompt: bytes, considered: tuple[Considered, ...]) -> Plan:
     """Go on at the end of a slot, or back to a point of it; where much would be lost by going back, branch off a copy."""
-    lost = slot.beyond(point)
     target = slot
-    source: Source = "rewind" if lost else "live"
-    if lost > max(TAIL, point.length // 2):
+    source: Source = "rewind" if slot.beyond(point) else "live"
+    if slot.parts_at(point):
         empty = next((other for other in slots.main if not len(other)), None)
         target = empty or (slots.scratch if len(prompt) <= SHORT else slot)
         source = "branch" if target is not slot else source

@@ -28,7 +28,7 @@ from .generation import Answer, Draw, Ends, Shower, finished, generate
 from .keeping import Keeper, Told
 from .loading import Loaded
 from .places import cold_points, frontiers, returns
-from .plan import SHORT, TAIL, Plan, decide
+from .plan import SHORT, Plan, decide
 from .prompting import Prompts
 from .slots import Slot, Slots
 from .trace import Trace
@@ -148,7 +148,7 @@ class Serving:
         slot, point = plan.target, plan.point
         if plan.source in ("live", "rewind"):
             assert point is not None
-            if slot.beyond(point) > TAIL:
+            if slot.parts_at(point):
                 self.keeper.evict(slot, prompt)
             if len(slot) != point.length:
                 slot.rewind(point)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from kvengine import Lease, Mark, Session
 from kvprompt.conversation import Dialect
 
+TAIL = 2048  # tokens that a retry or an edit of the last turn may throw away without a second thought
+
 
 @dataclass(slots=True, eq=False)
 class Point:
@@ -57,6 +59,11 @@ class Slot:
     def beyond(self, point: Point) -> int:
         """How many tokens the slot would lose by a return to this point."""
         return (self.end.length if self.end else 0) - point.length
+
+    def parts_at(self, point: Point) -> bool:
+        """Whether who returns to this point is another conversation, or another branch, and not a retry or a late edit."""
+        lost = self.beyond(point)
+        return lost > point.length or lost > max(TAIL, point.length // 2)
 
     def rewind(self, point: Point) -> None:
         """Return to a point; what came after it is gone."""
