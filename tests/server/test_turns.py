@@ -120,9 +120,13 @@ def _with(session: Session, fields: dict[str, Any]) -> bytes:
 class TestKeys:
     def test_a_turn_that_the_client_never_saw_is_no_key(self, tmp_path: Path) -> None:
         """A length stop inside thinking: the next request has no reasoning, so the file must end before it."""
-        with rig(tmp_path, ROOMY) as server:
+        with rig(tmp_path, ROOMY, kv_cache_cold_max_tokens=0) as server:
             server.says = ["thinking on and on and on and on"]
             done = server.chat({"role": "user", "content": "why? " * 40}, model="deepseek-reasoner", max_tokens=6)
             assert done.finish == "length" and done.turn == Turn(reasoning=done.turn.reasoning)
         for path in server.files:
             assert b"thinking on" not in path.read_bytes()
+        with rig(tmp_path, ROOMY, kv_cache_cold_max_tokens=0) as server:
+            asked = [{"role": "user", "content": "why? " * 40}, {"role": "assistant", "content": ""}]
+            again = server.chat(*asked, {"role": "user", "content": "?"}, model="deepseek-reasoner", max_tokens=1)
+            assert again.usage.cached == done.usage.prompt - 2, "all but the opened answer"

@@ -212,7 +212,9 @@ class Serving:
         def at_border(done: int, _: int) -> None:
             position = base + done
             if position in places:
-                point = self.slots.add(slot, work.prompt.text[: work.track.byte(position)])
+                text = work.prompt.text[: work.track.byte(position)]
+                # Only a retry returns to an opened answer: with thinking, no next request begins with it.
+                point = self.slots.add(slot, text, certain=position < work.track.tokens)
                 if position in saves:
                     self.keeper.save(slot, point, saves[position], work.prompt.text)
 
