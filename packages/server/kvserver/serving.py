@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 from kvformat.errors import KVError
 from kvformat.policy import Knobs, Reason
@@ -31,6 +29,7 @@ from .places import cold_points, frontiers, returns
 from .plan import SHORT, Plan, decide
 from .prompting import Prompts
 from .slots import Slot, Slots
+from .stopwatch import Stopwatch
 from .trace import Trace
 from .track import Track
 from .wire import Failed, Finished, Job, Metric, Started, Usage
@@ -84,18 +83,18 @@ class Serving:
 
     def serve(self, job: Job, stopping: Callable[[], bool]) -> None:
         """Answer one job. Raises Refused for what the client must be told; any other error is a fault of ours."""
-        times = Times()
+        watch = Stopwatch()
         prompt, continues = self.prompts.render(job.conversation, self.slots)
         work = self._take_up(job, prompt, continues)
-        times.restored()
+        watch.lap()
         job.send(Started(work.usage))
         work = self._prefill_or_retry(work, stopping)
-        times.prefilled()
+        watch.lap()
         answer, done = self._answer(work, stopping)
         job.send(done)
-        times.generated()
+        watch.lap()
         self._keep(work, answer, done)
-        self._report(work, answer, done, times)
+        self._report(work, answer, done, watch)
 
     def count_tokens(self, conversation: Conversation) -> int:
         """How many tokens the prompt would have. Any thread may ask."""
@@ -279,7 +278,7 @@ class Serving:
 
     # ---- the report
 
-    def _report(self, work: Work, answer: Answer, done: Finished, times: Times) -> None:
+    def _report(self, work: Work, answer: Answer, done: Finished, watch: Stopwatch) -> None:
         """One line per request, and what the disk had to do with it."""
         plan, usage = work.plan, done.usage
         self.sources[plan.source] += 1
@@ -287,22 +286,7 @@ class Serving:
         log.info(
             "%s source=%s start=%d prefilled=%d generated=%d finish=%s restore=%.0fms prefill=%.0fms decode=%.0fms",
             work.job.conversation.dialect, plan.source, plan.start, len(work.suffix), usage.completion, done.finish,
-            *times.milliseconds(),
+            *watch.laps(),
         )  # fmt: skip
         if self._trace is not None:
             self._trace.request(work.job.conversation, work.prompt, plan, done, self.tokenizer.decode(answer.tokens))
-
-
-class Times:
-    """When each phase of a request ended."""
-
-    def __init__(self) -> None:
-        self._ends = [time.monotonic()]
-
-    def restored(self) -> None:
-        self._ends.append(time.monotonic())
-
-    prefilled = generated = restored
-
-    def milliseconds(self) -> list[float]:
-        return [(end - start) * 1e3 for start, end in pairwise(self._ends)]
