@@ -98,8 +98,8 @@ def test_the_story(tmp_path: Path, tokenizer: Tokenizer) -> None:
         assert eventually(lambda: checkpoints(kv).get("continued") == [10_240])
         longest = prompt
 
-        other = Talk("Something else. " + text_of(tokenizer, 4500))
-        assert other.turn(server)[1] > 4500
+        other = Talk("Something else. " + text_of(tokenizer, 5500))
+        assert other.turn(server)[1] > 5500
         assert eventually(lambda: "evict" in checkpoints(kv))
         assert longest <= checkpoints(kv)["evict"][0] <= longest + 4
         assert server.stop() == 0
