@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import tarfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from conftest import TINY
 from kvformat.checkpoint import Checkpoint
+from kvformat.store import Store
 from kvprompt.markers import Preamble
 from server.rig import SMALL, Rig, last, rig
 
@@ -163,6 +165,27 @@ class TestDisk:
             server.chat(OTHER, user("begin"))
             assert "evict" in {reason(path) for path in server.files}
             back = server.chat(SYSTEM, user("2+2?"), reply("Four."), user("3+3?"))
+            assert back.usage.cached == first.usage.prompt + first.usage.completion + 1
+
+    def test_a_save_under_way_that_is_then_declined_does_not_stand_for_the_one_that_displaces(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """CASES 54: an answer's continued save adds too little to the cold file, but is declined only when the slot is taken."""
+        save, taken = Store.save, threading.Event()
+
+        def late(*args: Any, **kw: Any) -> Any:
+            assert taken.wait(60)
+            return save(*args, **kw)
+
+        monkeypatch.setattr(Store, "save", late)
+        with rig(tmp_path) as server:
+            server.says = ["The prefix of the cache file is kept. " * 4 + "So.", "Done.", "Six."]
+            first = server.chat(SYSTEM, user("2+2?"), max_tokens=100)
+            server.chat(OTHER, user("begin"))
+            taken.set()
+            assert "evict" in {reason(path) for path in server.files}
+            assert server.driver.serving.keeper.outcomes["continued", "declined"]
+            back = server.chat(SYSTEM, user("2+2?"), reply(first.turn.content), user("3+3?"))
             assert back.usage.cached == first.usage.prompt + first.usage.completion + 1
 
     @pytest.mark.parametrize("where", [10, 60, 400, 3000, -1])

@@ -115,7 +115,7 @@ def cold_saves(prompt_tokens: int, knobs: Knobs, *, anchor: int = 0, cached: int
 def continued_due(length: int, stored: int, knobs: Knobs) -> bool:
     """Whether a run of `length` tokens stands at the first reachable position at or past a new frontier.
 
-    `stored` is the longest position at which this run is already on disk, for whatever reason, or was restored.
+    `stored` is the longest position of this run that was restored or given to be saved, whatever became of it.
     Frontiers are absolute, so a run from an odd position, or in odd chunks, keeps making restart points (CASES 27).
     """
     step = knobs.step

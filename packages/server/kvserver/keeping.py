@@ -36,7 +36,6 @@ class Keeper:
 
     def __init__(self, slots: Slots, store: Store | None, knobs: Knobs, tokenizer: Tokenizer, prompts: Prompts) -> None:
         self.slots = slots
-        self.store = store
         self.knobs = knobs
         self.outcomes: Counter[tuple[str, str]] = Counter()  # (reason, status)
         self._tokenizer = tokenizer
@@ -44,20 +43,17 @@ class Keeper:
         self._saver = Saver(store) if store else None
 
     def save(self, slot: Slot, point: Point, reason: Reason, waiting: bytes = b"") -> None:
-        """Have the state at a point written, unless the slot's file on disk is as long.
+        """Have the state at a point written, if the store, when its turn comes, finds it new and worth it.
 
+        That is not decided here: an earlier save that is still under way may yet be declined, and is no file.
         `waiting` is the prompt of the request that goes on meanwhile: its files are not evicted for this one.
         """
-        if self._saver is None or self.store is None:
+        if self._saver is None or point.length < self.knobs.min_tokens:
             return
-        if point.length < self.knobs.min_tokens or point.length <= slot.on_disk:
-            return
-        before, slot.on_disk = slot.on_disk, point.length
+        slot.asked = max(slot.asked, point.length)
 
         def done(outcome: Outcome) -> None:
             self.outcomes[reason.name.lower(), outcome.status] += 1
-            if outcome.status in ("failed", "declined"):
-                slot.on_disk = min(slot.on_disk, before)
 
         lease = self.slots.lease(slot, point)
         kind = self._key_kind(point.text, lease.state.tokens.tolist(), slot.dialect)
@@ -69,9 +65,9 @@ class Keeper:
             self.save(slot, slot.savable, Reason.EVICT, waiting)
 
     def continued(self, slot: Slot) -> None:
-        """Save where the client will come back, if a frontier was passed since the last file."""
+        """Save where the client will come back, if a frontier was passed since the last save."""
         point = slot.savable
-        if point is not None and continued_due(point.length, slot.on_disk, self.knobs):
+        if point is not None and continued_due(point.length, slot.asked, self.knobs):
             self.save(slot, point, Reason.CONTINUED)
 
     def end_at(self, slot: Slot, certain: Key, keys: Iterable[Key], track: Track, told: Told) -> None:

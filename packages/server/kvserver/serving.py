@@ -179,7 +179,7 @@ class Serving:
         if text.endswith(EOS.encode()) and slot.session.tokens[-1] != self._eos:
             slot.session.feed([self._eos])  # upstream's visible keys promise an EOS that was never fed
         self.slots.add(slot, text)
-        slot.on_disk = match.tokens
+        slot.asked = match.tokens
         self.prompts.remember(((id.decode("utf-8", "surrogateescape"), block) for id, block in pairs), Source.DISK)
 
     def _too_long(self, total: int) -> Failed:

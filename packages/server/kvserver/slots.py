@@ -29,13 +29,17 @@ class Point:
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """One session and its points, shortest first. `on_disk` is its longest position that a file holds."""
+    """One session and its points, shortest first.
+
+    `asked` is the longest position that was read from a file or given to be saved, whatever became of it: from there the
+    next continued frontier counts.
+    """
 
     number: int
     session: Session
     points: list[Point] = field(default_factory=list)
     call_ids: frozenset[str] = frozenset()  # of the last turn, whose results the next request brings
-    on_disk: int = 0
+    asked: int = 0
     used: int = 0
     dialect: Dialect = Dialect.CHAT  # of the last request
 
@@ -69,7 +73,7 @@ class Slot:
         """Return to a point; what came after it is gone."""
         self.session.rewind(point.mark)
         self.points = [p for p in self.points if p.length <= point.length]
-        self.on_disk = min(self.on_disk, point.length)
+        self.asked = min(self.asked, point.length)
 
     def clear(self) -> None:
         self.session.clear()
@@ -79,7 +83,7 @@ class Slot:
         """The session was replaced: no point of it is left."""
         self.points.clear()
         self.call_ids = frozenset()
-        self.on_disk = 0
+        self.asked = 0
 
 
 class Slots:
@@ -134,7 +138,7 @@ class Slots:
             target.session.restore(state)
         target.forget()
         self.add(target, point.text)
-        target.on_disk = min(source.on_disk, point.length)
+        target.asked = min(source.asked, point.length)
 
     def _fit(self) -> None:
         """Drop the least recently used points beyond the budget, but never a slot's end."""
