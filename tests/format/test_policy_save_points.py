@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from kvformat.policy import (
     Knobs,
     Reason,
-    chat_anchor,
     cold_saves,
     continued_due,
     store_len,
@@ -107,22 +106,6 @@ class TestStoreLen:
         stored = store_len(prompt, k)
         if stored < prompt:
             assert k.trim <= prompt - stored < k.apart + (k.align == 0)
-
-
-class TestChatAnchor:
-    @pytest.mark.parametrize(
-        ("prompt", "anchor"),
-        [
-            ([0, 5, 5, USER, 7, ASSISTANT], 3),
-            ([0, 5, USER, 7, USER, 8, ASSISTANT, 9, USER, 7, ASSISTANT], 4),
-            ([USER, 7, ASSISTANT], 0),
-            ([0, 5, ASSISTANT, 9, USER], 0),
-            ([0, 5, USER, 7], 2),
-            ([], 0),
-        ],
-    )
-    def test_last_user_before_first_assistant(self, prompt: list[int], anchor: int) -> None:
-        assert chat_anchor(prompt, USER, ASSISTANT) == anchor
 
 
 class TestColdSaves:

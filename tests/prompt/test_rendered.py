@@ -94,13 +94,6 @@ def test_a_nul_is_a_byte_like_any_other():
     assert b"a\0b" in prompt.text
 
 
-def test_the_anchor_is_the_end_of_the_system_text():
-    body = b'{"system":"Be brief.","messages":[{"content":"a"}],"tools":[{"name":"f"}]}'
-    prompt = render(PARSERS["/v1/messages"](body), STYLE)
-    assert prompt.text[: prompt.anchor].endswith(b"Be brief.")
-    assert prompt.text[prompt.anchor :].decode() == "<｜User｜>a<｜Assistant｜><think>"
-
-
 def test_an_answer_that_is_continued_opens_nothing():
     prompt = render(Conversation(Dialect.CHAT, "ds4", (Message("user", "a"), Message("assistant", "b"))), STYLE)
     assert prompt.text.decode().endswith("<think></think>b<｜end▁of▁sentence｜>")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kvprompt.errors import BadModelFile
 from kvprompt.gguf_header import GGUF
-from kvprompt.tokenizer import StreamDecoder, Tokenizer
+from kvprompt.tokenizer import Tokenizer
 from prompt.conftest import golden
 from prompt.sampled import FRAGMENTS
 
@@ -48,15 +48,6 @@ def test_any_bytes_there_and_back(tokenizer: Tokenizer, text: bytes):
 @example(b"abc<", b"think>")
 def test_only_what_follows_the_cached_bytes_is_tokenised(tokenizer: Tokenizer, cached: bytes, suffix: bytes):
     assert tokenizer.encode_chat(cached + suffix, start=len(cached)) == tokenizer.encode_chat(suffix)
-
-
-@given(any_bytes)
-def test_a_stream_never_shows_half_a_character(tokenizer: Tokenizer, text: bytes):
-    decoder = StreamDecoder(tokenizer)
-    pieces = [decoder.feed(id) for id in tokenizer.encode_chat(text)]
-    assert "".join([*pieces, decoder.finish()]) == text.decode("utf-8", "replace")
-    if "\ufffd" not in text.decode("utf-8", "replace"):
-        assert not any("\ufffd" in piece for piece in pieces)
 
 
 def test_a_vocabulary_that_is_not_ours():

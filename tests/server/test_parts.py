@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import queue
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvformat.policy import Knobs
 from kvprompt.conversation import Conversation, Dialect, Message, Sampling, Thinking
 from kvprompt.events import Text
+from kvprompt.markers import ASSISTANT, BOS, USER
 from kvprompt.render import Style, render
 from kvserver.generation import Shower
 from kvserver.places import cold_points, frontiers, returns
@@ -74,11 +76,20 @@ class TestPlaces:
         start = len(prompt.text) - 20
         assert min(returns(prompt, byte_track(prompt.text, start))) > start
 
-    def test_the_anchor_is_the_last_user_marker_before_the_first_answer(self) -> None:
-        text = render(CONVERSATION, Style(4096)).text
-        knobs = Knobs(min_tokens=32, trim=0, align=8)
+    @pytest.mark.parametrize(
+        ("prompt", "anchor"),
+        [
+            (f"{BOS}Be brief.{USER}a{ASSISTANT}", f"{BOS}Be brief."),
+            (f"{BOS}Be brief.{USER}a{USER}b{ASSISTANT}c{USER}d{ASSISTANT}", f"{BOS}Be brief.{USER}a"),
+            (f"{BOS}Be brief.{USER}a", f"{BOS}Be brief."),
+            (f"{BOS}{ASSISTANT}a{USER}", ""),
+            ("a completion", ""),
+        ],
+    )
+    def test_the_anchor_is_the_last_user_marker_before_the_first_answer(self, prompt: str, anchor: str) -> None:
+        text, knobs = prompt.encode(), Knobs(min_tokens=1, trim=0, align=0)
         saves = cold_points(text, byte_track(text), knobs, cached=0).saves
-        assert text[: saves[0]].endswith(b"Be brief. ") and text[saves[0] :].startswith("<｜User｜>2+2".encode())
+        assert saves[:-1] == ((len(anchor.encode()),) if anchor else ())
 
     def test_a_short_prompt_is_saved_whole_but_for_the_opened_answer(self) -> None:
         text = render(CONVERSATION, Style(4096)).text

@@ -50,10 +50,9 @@ class ReplayCount:
 
 @dataclass(frozen=True, slots=True)
 class RenderedPrompt:
-    """The prompt's bytes. The first `anchor` of them hold preamble and system text, which other conversations share."""
+    """The prompt's bytes, and how they came about."""
 
     text: bytes
-    anchor: int
     thinking: Thinking
     replay: ReplayCount
 
@@ -69,8 +68,7 @@ def render(conversation: Conversation, style: Style, memory: ToolMemory | None =
     head = BOS + (THINK_MAX if thinking is Thinking.MAX else "") + _system_text(conversation, style)
     body = _Body(thinking, conversation.tool_context, memory)
     body.write(conversation.messages)
-    head_bytes = _encode(head)
-    return RenderedPrompt(head_bytes + b"".join(body.parts), len(head_bytes), thinking, ReplayCount(**body.replay))
+    return RenderedPrompt(_encode(head) + b"".join(body.parts), thinking, ReplayCount(**body.replay))
 
 
 def render_continuation(conversation: Conversation, start: int, style: Style) -> bytes:

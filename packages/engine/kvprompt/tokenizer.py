@@ -7,7 +7,6 @@ from its text: only what follows the cached bytes is tokenised (`start`).
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -118,22 +117,6 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> bytes:
         """The exact bytes of these tokens. Raises IndexError for an id that is not in the vocabulary."""
         return b"".join([self.token_bytes[id] for id in ids])
-
-
-class StreamDecoder:
-    """Tokens to text as they come, never half a character; what is no UTF-8 becomes U+FFFD."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._token_bytes = tokenizer.token_bytes
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def feed(self, id: int) -> str:
-        """The characters that this token completes."""
-        return self._decoder.decode(self._token_bytes[id])
-
-    def finish(self) -> str:
-        """What is left when no more tokens come."""
-        return self._decoder.decode(b"", final=True)
 
 
 def _array(gguf: GGUF, name: str, kind: type[T]) -> list[T]:

@@ -80,18 +80,6 @@ def store_len(tokens: int, knobs: Knobs) -> int:
     return cut if cut >= max(knobs.min_tokens, 1) else tokens
 
 
-def chat_anchor(prompt: Sequence[int], user: int, assistant: int) -> int:
-    """How many tokens sibling chats share: those before the last `user` marker that precedes the first `assistant` one.
-
-    `prompt` is token ids, `user` and `assistant` the ids of the two markers (FORMAT 3.2). 0 if there is no such place.
-    """
-    try:
-        end = prompt.index(assistant)
-    except ValueError:
-        end = len(prompt)
-    return next((at for at in range(end - 1, -1, -1) if prompt[at] == user), 0)
-
-
 def cold_saves(prompt_tokens: int, knobs: Knobs, *, anchor: int = 0, cached: int = 0) -> ColdPlan:
     """Where the prefill of a prompt saves, given its chat anchor (0: none) and the tokens already restored.
 

@@ -46,7 +46,7 @@ class Prompts:
     def _continuation(self, conversation: Conversation, slot: Slot, known: bytes) -> RenderedPrompt:
         start = next(i for i, message in enumerate(conversation.messages) if message.result_ids)
         text = known + render_continuation(conversation, start, self.style)
-        return RenderedPrompt(text, 0, conversation.thinking.within(self.style.context), ReplayCount())
+        return RenderedPrompt(text, conversation.thinking.within(self.style.context), ReplayCount())
 
     def remember(self, pairs: Iterable[tuple[str, bytes]], source: Source = Source.RAM) -> None:
         """Bind tool call ids to the blocks that they were sampled in."""
