@@ -23,11 +23,28 @@ LONG = [{"role": "system", "content": "The cache file keeps the prefix of the pr
 
 
 class TestHangingUp:
-    def test_a_retry_resumes_where_the_prefill_was_when_the_client_left(self) -> None:
+    def test_a_retry_resumes_where_the_prefill_was_when_the_client_left(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level("INFO", "kvserver")
         with rig(settings=SMALL, prefill_chunk=64) as server:
             fed = _cancel_after(server, chunks=2)
             again = server.chat(*LONG)
             assert again.usage.cached == fed > 0
+        assert f"prefilled={fed} of {again.usage.prompt}: the client has gone" in caplog.text
+
+    def test_a_retry_resumes_at_the_answer_that_the_client_left(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Whoever hangs up is no fault of the engine, and the log does not read like one."""
+        caplog.set_level("INFO", "kvserver")
+        with rig() as server:
+            body = {"model": "deepseek-chat", "messages": LONG, "max_tokens": 3000, "temperature": 0}
+            job, messages = server.submit("/v1/chat/completions", body)
+            for _ in range(3):
+                messages.get(timeout=60)
+            job.cancelled.set()
+            last(messages)
+            server.settle()
+            again = server.chat(*LONG)
+            assert again.usage.cached == again.usage.prompt
+        assert "finish=cancelled" in caplog.text and "finish=error" not in caplog.text
 
     def test_a_client_that_left_while_it_waited_costs_nothing(self) -> None:
         with rig() as server:

@@ -144,7 +144,10 @@ class TestLive:
             _, messages = server.submit("/v1/chat/completions", {"messages": [user("word " * 9000)]})
             failed = last(messages)
             assert (failed.status, failed.code) == (400, "context_length_exceeded")
-            assert failed.members["n_ctx"] == 4096
+            members = failed.members
+            words = f"prompt is too long: {members['n_prompt_tokens']} tokens > {members['n_ctx'] - 1} maximum"
+            assert members["n_ctx"] == 4096
+            assert failed.message.startswith(words), "agents compact the conversation when they read these words"
             again = server.chat(SYSTEM, user("2+2?"))
             assert again.usage.cached == again.usage.prompt
 

@@ -183,7 +183,8 @@ class Serving:
         self.prompts.remember(((id.decode("utf-8", "surrogateescape"), block) for id, block in pairs), Source.DISK)
 
     def _too_long(self, total: int) -> Failed:
-        sentence = f"the prompt has {total} tokens, the context {self.context}; shorten it or raise --ctx"
+        # Anthropic's words: agents look for them, and compact the conversation when they find them.
+        sentence = f"prompt is too long: {total} tokens > {self.context - 1} maximum; shorten it or raise --ctx"
         members = {"n_prompt_tokens": total, "n_ctx": self.context}
         return Failed(400, sentence, "context_length_exceeded", members)
 
@@ -225,7 +226,12 @@ class Serving:
         if fed < len(work.suffix):
             if len(slot):
                 self.slots.add(slot, work.prompt.text[: work.track.byte(len(slot))])  # a retry goes on here
-            raise Refused(Failed(503, "the server is stopping" if stopping() else "the client has gone"))
+            why = "the server is stopping" if stopping() else "the client has gone"
+            log.info(
+                "%s source=%s start=%d prefilled=%d of %d: %s",
+                work.job.conversation.dialect, work.plan.source, work.plan.start, fed, len(work.suffix), why,
+            )  # fmt: skip
+            raise Refused(Failed(503, why))
 
     def _saves(self, work: Work) -> dict[int, Reason]:
         if self.store is None:
@@ -283,10 +289,11 @@ class Serving:
         plan, usage = work.plan, done.usage
         self.sources[plan.source] += 1
         self.tokens["cached"] += usage.cached
+        gone = answer.finish == "error" and work.job.cancelled.is_set()
         log.info(
             "%s source=%s start=%d prefilled=%d generated=%d finish=%s restore=%.0fms prefill=%.0fms decode=%.0fms",
-            work.job.conversation.dialect, plan.source, plan.start, len(work.suffix), usage.completion, done.finish,
-            *watch.laps(),
+            work.job.conversation.dialect, plan.source, plan.start, len(work.suffix), usage.completion,
+            "cancelled" if gone else done.finish, *watch.laps(),
         )  # fmt: skip
         if self._trace is not None:
             self._trace.request(work.job.conversation, work.prompt, plan, done, self.tokenizer.decode(answer.tokens))
