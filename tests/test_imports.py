@@ -10,7 +10,9 @@ import pytest
 
 from strategies import plain_file
 
-HEAVY = ("numpy", "torch", "sanic", "tokenizers", "gguf", "safetensors")
+EXTRAS = ("torch", "tokenizers", "sanic", "gguf", "safetensors")
+HEAVY = ("numpy", *EXTRAS)
+MODEL = Path(__file__).parent / "golden" / "models" / "tiny-q2.gguf"
 
 # Run in a fresh interpreter: a verb as a shell would run it, then the heavy modules that it pulled in.
 REPORT = """
@@ -69,14 +71,36 @@ def test_the_report_would_show_a_heavy_import() -> None:
 @pytest.mark.parametrize("verb", ["ls", "inspect", "verify"])
 def test_the_verbs_work_without_the_other_extras(thousand: Path, verb: str) -> None:
     target = thousand if verb == "ls" else thousand / f"{0:040x}.kv"
-    blocked = ("torch", "tokenizers", "sanic", "gguf", "safetensors")
-    out, last = run(BLOCK % (blocked,) + REPORT % (blocked,), verb, target)
+    out, last = run(BLOCK % (EXTRAS,) + REPORT % (EXTRAS,), verb, target)
     assert f"{0:040x}.kv" in out
     assert last == "0"
 
 
+def test_a_request_is_read_without_the_other_extras(tmp_path: Path) -> None:
+    request = tmp_path / "request.json"
+    request.write_text('{"messages": [{"role": "user", "content": "Hello"}]}')
+    out, last = run(BLOCK % (EXTRAS,) + REPORT % (EXTRAS,), "why", tmp_path, "--request", request)
+    assert "everything is prefilled" in out
+    assert last == "1"
+
+
+@pytest.mark.parametrize(
+    ("verb", "option", "lacking", "extra"),
+    [("tokens", "--tokenizer", "tokenizers", "prompt"), ("verify", "--model", "torch", "engine")],
+)
+def test_an_option_whose_extra_is_lacking_is_one_sentence(
+    verb: str, option: str, lacking: str, extra: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "file.kv"
+    file.write_bytes(plain_file().data)
+    code = BLOCK % ((lacking,),) + "from kvtools.cli import main\nmain()"
+    ran = subprocess.run([sys.executable, "-c", code, verb, file, option, MODEL], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr.count("\n")) == (3, 1)
+    assert f"'{lacking}'" in ran.stderr and ran.stderr.endswith(f"pip install 'ds4kv[{extra}]'\n")
+
+
 def test_kvformat_writes_and_reads_without_the_other_extras(tmp_path: Path) -> None:
-    code = BLOCK % (("torch", "tokenizers", "sanic", "gguf", "safetensors", "click", "rich"),)
+    code = BLOCK % ((*EXTRAS, "click", "rich"),)
     code += """
 import pkgutil, importlib, kvformat
 for module in pkgutil.iter_modules(kvformat.__path__):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -248,17 +247,17 @@ class TestBadInput:
         for body in (b"no json", b"{}", b'{"messages": 3}'):
             file.write_bytes(body)
             run = kvtool("why", tmp_path, "--request", file)
-            assert run.code == 2
-            assert "Error: " in run.err
+            assert run.code == 3
+            assert "cannot be used as a request: " in run.err
 
     def test_no_trace(self, restart: Path, tmp_path: Path) -> None:
         file = tmp_path / "x"
         file.write_bytes(b"no trace")
         run = kvtool("why", tmp_path, "--trace", file)
-        assert run.code == 1
+        assert run.code == 3
         assert "give a file that ds4-server wrote with --trace" in run.err
         run = kvtool("why", tmp_path, "--trace", restart / RESTARTS[0] / "run.trace", "--number", 9)
-        assert run.code == 1
+        assert run.code == 3
         assert "no request 9 with a rendered prompt in this trace; it has 1, 2, 3" in run.err
 
     def test_a_prompt_that_quotes_a_trace(self, tmp_path: Path) -> None:
@@ -273,11 +272,3 @@ class TestBadInput:
         )
         found = kvtool("why", tmp_path, "--trace", file, "--json").json
         assert (found["prompt_bytes"], found["traced"]["cache_source"]) == (len(prompt), "none")
-
-    def test_without_kvprompt(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        file = tmp_path / "x"
-        file.write_bytes(b"{}")
-        monkeypatch.setitem(sys.modules, "kvprompt.errors", None)
-        run = kvtool("why", tmp_path, "--request", file)
-        assert run.code == 2
-        assert "pip install 'ds4kv[prompt]'" in run.err

@@ -12,7 +12,7 @@ import pytest
 from kvformat.nearmiss import common_prefix
 from kvprompt.errors import BadRequest
 from kvprompt.rawjson import Json, parse_object
-from kvtools.requesting import DIALECTS, PREAMBLES, STEERING, Field, FieldFinder, Request, read_request
+from kvtools.requesting import DIALECTS, PREAMBLES, STEERING, VOLATILE, Field, FieldFinder, Request, read_request
 from tools_kit import kvtool, save
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -150,7 +150,9 @@ class TestTheServersStyle:
         refused = kvtool("why", tmp_path / "kv", "--request", file, "--strip-volatile", "dates")
         assert (refused.code, "no known volatile text" in refused.err) == (2, True)
 
-    def test_its_preambles_are_all_known(self) -> None:
+    def test_its_wordings_are_all_known(self) -> None:
         from kvprompt.markers import Preamble
+        from kvprompt.volatile import VOLATILE as KNOWN
 
         assert tuple(Preamble) == PREAMBLES
+        assert tuple(entry.name for entry in KNOWN) == VOLATILE

@@ -1,10 +1,10 @@
-"""The late reach into kvprompt and kvengine, for the options that need a tokenizer or a model. Refusals are one sentence."""
+"""The late reach into kvprompt and kvengine, for the options that need a request, a tokenizer or a model read."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def load_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer of a GGUF, of a tokenizer.json, or of a folder that holds one."""
     path = path / "tokenizer.json" if path.is_dir() else path
-    with _one_sentence("a tokenizer", path, "prompt"):
+    with usable_as("a tokenizer", path):
         from kvprompt.gguf_header import read_gguf
         from kvprompt.tokenizer import Tokenizer
 
@@ -28,7 +28,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 def load_shape(path: Path) -> Shape:
     """What payloads of this model look like, from the GGUF's header or the folder's config.json alone."""
-    with _one_sentence("a model", path, "engine"):
+    with usable_as("a model", path):
         from kvengine import Config
         from kvprompt.gguf_header import read_gguf
 
@@ -39,23 +39,19 @@ def load_shape(path: Path) -> Shape:
 
 def load_model(path: Path) -> Model:
     """The model of a GGUF or of a folder with safetensors, on the CPU."""
-    with _one_sentence("a model", path, "engine"):
+    with usable_as("a model", path):
         from kvengine import load
 
         return load(path)
 
 
-@contextlib.contextmanager
-def _one_sentence(what: str, path: Path, extra: str) -> Iterator[None]:
+@contextmanager
+def usable_as(what: str, path: Path) -> Iterator[None]:
+    """Whatever kvprompt and kvengine say against a given file, or lack to read it, is one kind of refusal: Unreadable."""
     try:
         yield
-    except ModuleNotFoundError as missing:
-        raise Unreadable(
-            f"{what} needs the package {missing.name!r}", path=path, remedy=f"pip install 'ds4kv[{extra}]'"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise Unreadable(f"cannot be used as {what}: {error}", path=path) from None
     except Exception as error:
-        if type(error).__module__ not in ("kvprompt.errors", "kvengine.errors"):
+        theirs = type(error).__module__ in ("kvprompt.errors", "kvengine.errors")
+        if not theirs and not isinstance(error, OSError | ValueError | ModuleNotFoundError):
             raise
         raise Unreadable(f"cannot be used as {what}: {error}", path=path) from None

@@ -23,6 +23,7 @@ DIALECTS = {
     "anthropic": "/v1/messages",
 }
 PREAMBLES = ("2026-05", "2026-08")
+VOLATILE = ("billing", "date")
 MARK = "\\u0001"  # put into a string, it shows in the rendering where that place is
 
 # Strings that steer the reading of a request instead of being read into the prompt.

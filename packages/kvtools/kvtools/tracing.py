@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from kvformat.checkpoint import open_regular
-from kvformat.errors import Mismatch
+from kvformat.errors import Unreadable
 
 # A prompt may quote a trace, so a heading counts only with what always stands next to it.
 _REQUEST = re.compile(rb"^===== request (\d+) [^\n]*=====\nkind: ", re.MULTILINE)
@@ -27,7 +27,7 @@ class Traced:
 
 
 def read_trace(path: Path, number: int | None = None) -> Traced:
-    """The request of this number, else the last one. Raises Mismatch where there is none with a rendered prompt."""
+    """The request of this number, else the last one. Raises Unreadable where there is none with a rendered prompt."""
     with open_regular(path) as file:
         data = file.read()
     starts = [head.start() for head in _REQUEST.finditer(data)]
@@ -37,7 +37,7 @@ def read_trace(path: Path, number: int | None = None) -> Traced:
         numbers = ", ".join(str(t.number) for t in found)
         remedy = f"it has {numbers}" if found else "give a file that ds4-server wrote with --trace"
         which = "" if number is None else f" {number}"
-        raise Mismatch(f"no request{which} with a rendered prompt in this trace", path=path, remedy=remedy)
+        raise Unreadable(f"no request{which} with a rendered prompt in this trace", path=path, remedy=remedy)
     return wanted[-1]
 
 

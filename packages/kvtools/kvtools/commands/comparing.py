@@ -10,13 +10,25 @@ import click
 from kvtools import requesting
 from kvtools.options import FINE, PROBLEMS, directory_argument, output_options, shape_option
 from kvtools.output import print_json, print_jsonl
-from kvtools.prompting import prompt_errors
 
 if TYPE_CHECKING:
     from kvformat.reader import Reader
     from kvtools import whyreport
 
 GIVEN = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+class Volatile(click.ParamType):  # type: ignore[type-arg]  # generic only since click 8.4
+    """Names of what is stripped, as kvserve's option takes them: joined by commas, or none."""
+
+    name = "names"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        names = tuple(value.split(",")) if value != "none" else ()
+        for name in names:
+            if name not in requesting.VOLATILE:
+                self.fail(f"{name!r} is no known volatile text; known are {', '.join(requesting.VOLATILE)}", param, ctx)
+        return names
 
 
 @click.command()
@@ -58,7 +70,7 @@ def diff(a: Path, b: Path, style: str | None, shape: Any, atol: float, rtol: flo
 )
 @click.option(
     "--strip-volatile",
-    metavar="NAMES",
+    type=Volatile(),
     help="With --request: what the server strips from system texts, as its option of this name says it.",
 )
 @click.option("--ctx", type=click.IntRange(min=1), default=32768, show_default=True, help="The server's context.")
@@ -74,33 +86,32 @@ def why(directory: Path, style: str | None, **given: Any) -> None:
     quant = given["quant"] and int(given["quant"])
     knobs = explaining.Knobs(given["ctx"], given["min_tokens"], quant, given["reject_different_quant"])
     reader = explaining.open_reader(directory, knobs, given["shape"])
-    with prompt_errors():
-        asked = _asked(reader, given)
-        found = explaining.why(reader, asked.prompt)
-        answer = whyreport.Answer(directory, reader.identity, knobs, asked, found)
-        if style is None:
-            whyreport.print_answer(answer)
-        else:
-            show = print_json if style == "json" else print_jsonl
-            show(whyreport.answer_fields(answer))
+    asked = _asked(reader, given)
+    found = explaining.why(reader, asked.prompt)
+    answer = whyreport.Answer(directory, reader.identity, knobs, asked, found)
+    if style is None:
+        whyreport.print_answer(answer)
+    else:
+        show = print_json if style == "json" else print_jsonl
+        show(whyreport.answer_fields(answer))
     raise SystemExit(FINE if found.start else PROBLEMS)
 
 
 def _asked(reader: Reader, given: dict[str, Any]) -> whyreport.Asked:
-    from kvtools import tracing, whyreport
+    from kvtools import extras, tracing, whyreport
 
     if given["prompt"]:
         return whyreport.Asked(given["prompt"].read_bytes())
     if given["trace"]:
         traced = tracing.read_trace(given["trace"], given["number"])
         return whyreport.Asked(traced.prompt, traced=traced)
-    names = given["strip_volatile"]
-    request = requesting.read_request(
-        given["request"].read_bytes(),
-        dialect=given["dialect"],
-        ctx=reader.ctx,
-        preamble=given["tool_preamble"],
-        volatile=None if names is None else tuple(name for name in names.split(",") if name != "none"),
-        find_tools=reader.find_tools,
-    )
-    return whyreport.Asked(request.prompt, request)
+    with extras.usable_as("a request", given["request"]):
+        request = requesting.read_request(
+            given["request"].read_bytes(),
+            dialect=given["dialect"],
+            ctx=reader.ctx,
+            preamble=given["tool_preamble"],
+            volatile=given["strip_volatile"],
+            find_tools=reader.find_tools,
+        )
+        return whyreport.Asked(request.prompt, request)
