@@ -113,6 +113,15 @@ def replace_durably(final: Path, size: int, write: Callable[[BinaryIO], object],
         raise
 
 
+def remove_durably(path: Path) -> None:
+    """Delete a file, if it is there, for good. Raises NotWritten where the system refuses."""
+    try:
+        path.unlink(missing_ok=True)
+        sync_directory(path.parent)
+    except OSError as error:
+        raise not_written(path, error) from error
+
+
 def not_written(final: Path, error: OSError) -> NotWritten:
     """What the system said, as our error, with the remedy where there is one."""
     full = error.errno in NO_SPACE

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from kvformat.durable import replace_durably
+from kvformat.durable import remove_durably, replace_durably
 from kvformat.errors import Damaged
 
 SUFFIX = ".json"
@@ -40,12 +40,15 @@ def read_sidecar(checkpoint: Path) -> Sidecar:
 
 
 def update_sidecar(checkpoint: Path, **changes: Any) -> Sidecar:
-    """Change some fields and keep the rest, unknown keys included."""
+    """Change some fields and keep the rest, unknown keys included. A sidecar that says nothing any more goes."""
     path = sidecar_path(checkpoint)
     known = _read(path) | changes
     empty = [f.name for f in fields(Sidecar) if not known.get(f.name)]
-    data = json.dumps({key: known[key] for key in known if key not in empty}, ensure_ascii=False).encode()
-    replace_durably(path, len(data), lambda file: file.write(data))
+    if said := {key: known[key] for key in known if key not in empty}:
+        data = json.dumps(said, ensure_ascii=False).encode()
+        replace_durably(path, len(data), lambda file: file.write(data))
+    else:
+        remove_durably(path)
     return read_sidecar(checkpoint)
 
 
