@@ -45,7 +45,7 @@ def test_it_is_the_real_architecture_and_small() -> None:
     loaded, header = load_gguf(BUILT_IN), read_gguf(BUILT_IN)
     assert BUILT_IN.stat().st_size <= 10 << 20
     assert set(loaded.model.config.ratios) == {0, 4, 128} and loaded.model.config.hash_layers
-    assert (loaded.name, loaded.quant_bits) == ("ds4-mini", 4)
+    assert (loaded.name, loaded.identity.quant_bits) == ("ds4-mini", 4)
     assert header.metadata["deepseek4.context_length"] == 131_072
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from conftest import TINY
 from kvformat.header import Header
 from kvformat.identity import Identity
 from kvformat.prefix import text_key
@@ -21,6 +22,7 @@ from strategies import built, patched
 from tools_kit import SMALL, contents, kvtool, save, save_many
 from zoo import zoo
 
+MODEL = Path(__file__).parents[1] / "golden" / "models" / "tiny-q2.gguf"
 REAL = ("--ctx", 4096, "--min-tokens", 32, "--tool-preamble", "2026-05")
 RESTARTS = ("basic_q2_run2", "basic_q2_run3", "tools_q2_run2")
 
@@ -171,6 +173,21 @@ class TestLosses:
         found = asked(tmp_path / "kv", CONVERSATION)
         assert found["start"]["path"] == str(ours)
         assert found["losses"][0]["reason"] == "other weights"
+
+    def test_a_server_of_other_weights_than_the_file_used_last(self, tmp_path: Path) -> None:
+        """Only its model file can say whose it is: shape and quant bits are the same."""
+        pytest.importorskip("torch")
+        from kvengine import identify
+
+        ours = save(tmp_path / "kv", CONVERSATION[:200], shape=TINY)
+        theirs = save(tmp_path / "kv", CONVERSATION[:300], 150, last_used=1_800_000_000, shape=TINY)
+        update_sidecar(ours, fingerprint=identify(MODEL).fingerprint)
+        update_sidecar(theirs, fingerprint="bb")
+        assert asked(tmp_path / "kv", CONVERSATION)["start"]["path"] == str(theirs)
+        found = asked(tmp_path / "kv", CONVERSATION, "--model", MODEL)
+        assert found["server"]["fingerprint"] == identify(MODEL).fingerprint
+        assert found["start"]["path"] == str(ours)
+        assert [loss["reason"] for loss in found["losses"]] == ["other weights"]
 
     def test_a_name_that_is_not_the_hash(self, tmp_path: Path) -> None:
         path = save(tmp_path / "kv", CONVERSATION[:300])

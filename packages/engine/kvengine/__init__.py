@@ -12,8 +12,21 @@ except ModuleNotFoundError as missing:
 
 from .config import Config, Numerics
 from .errors import EngineError
+from .identity import identify
 from .model import Model, load
 from .sampling import Sampled, Sampler
 from .session import Lease, Mark, Session
 
-__all__ = ["Config", "EngineError", "Lease", "Mark", "Model", "Numerics", "Sampled", "Sampler", "Session", "load"]
+__all__ = [
+    "Config",
+    "EngineError",
+    "Lease",
+    "Mark",
+    "Model",
+    "Numerics",
+    "Sampled",
+    "Sampler",
+    "Session",
+    "identify",
+    "load",
+]

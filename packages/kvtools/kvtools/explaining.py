@@ -19,6 +19,7 @@ from kvformat.room import Options
 from kvformat.scan import Entry, Kind, scan
 from kvformat.shapes import FLASH, Shape
 from kvformat.sidecar import read_sidecar
+from kvtools import extras
 from kvtools.opening import open_settled
 from kvtools.output import progress
 
@@ -63,12 +64,14 @@ class Why:
     examined: int
 
 
-def open_reader(directory: Path, knobs: Knobs, hint: Shape | tuple[int, ...] | None = None) -> Reader:
-    """The reader that a server of this directory's model has. Raises Unreadable when there is no such directory."""
+def open_reader(
+    directory: Path, knobs: Knobs, hint: Shape | tuple[int, ...] | None = None, model: Path | None = None
+) -> Reader:
+    """The reader that a server of this model, or of the directory's, has. Raises Unreadable for what is not there."""
     if not directory.is_dir():
         raise Unreadable("is not a directory", path=directory)
     logging.getLogger("kvformat.store").addHandler(logging.NullHandler())  # what it logs is in our answer
-    found = model_of(directory, hint)
+    found = extras.load_identity(model) if model else model_of(directory, hint)
     quant = knobs.quant or found.quant_bits
     identity = Identity(found.shape, quant, found.fingerprint, knobs.reject_different_quant)
     return Reader(directory, identity, knobs.ctx, Options(min_tokens=knobs.min_tokens))

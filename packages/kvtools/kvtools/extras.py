@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvformat.errors import Unreadable
+from kvformat.identity import Identity
 from kvformat.shapes import Shape
 
 if TYPE_CHECKING:
@@ -35,6 +36,14 @@ def load_shape(path: Path) -> Shape:
         if path.is_dir():
             return Config.from_hf(json.loads((path / "config.json").read_bytes())).shape
         return Config.from_gguf(read_gguf(path).metadata).shape
+
+
+def load_identity(path: Path) -> Identity:
+    """Which files a server of this GGUF takes."""
+    with usable_as("a model", path):
+        from kvengine import identify
+
+        return identify(path)
 
 
 def load_model(path: Path) -> Model:

@@ -48,6 +48,7 @@ def answer_fields(answer: Answer) -> dict[str, Any]:
         "server": {
             "shape": answer.server.shape.name,
             "quant_bits": answer.server.quant_bits,
+            "fingerprint": answer.server.fingerprint or None,
             "ctx": answer.knobs.ctx,
             "min_tokens": answer.knobs.min_tokens,
             "reject_different_quant": answer.knobs.reject_different_quant,

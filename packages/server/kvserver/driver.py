@@ -6,6 +6,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 from kvengine import Session
@@ -137,9 +138,8 @@ def open_store(loaded: Loaded, settings: Settings) -> Store | None:
         abi=settings.kv_abi,
         limits=Limits(settings.kv_cache_min_gain_tokens, settings.kv_write_limit * MIB),
     )
-    store = Store(
-        settings.kv_disk_dir, loaded.identity(settings.kv_cache_reject_different_quant), settings.ctx, options
-    )
+    identity = replace(loaded.identity, reject_other_quant=settings.kv_cache_reject_different_quant)
+    store = Store(settings.kv_disk_dir, identity, settings.ctx, options)
     store.room.trim()
     return store
 

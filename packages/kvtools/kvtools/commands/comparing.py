@@ -73,9 +73,10 @@ def diff(a: Path, b: Path, style: str | None, shape: Any, atol: float, rtol: flo
     type=Volatile(),
     help="With --request: what the server strips from system texts, as its option of this name says it.",
 )
+@click.option("--model", type=GIVEN, help="The server's GGUF. [default: the model of the file used last]")
 @click.option("--ctx", type=click.IntRange(min=1), default=32768, show_default=True, help="The server's context.")
 @click.option("--min-tokens", type=click.IntRange(min=0), default=512, show_default=True, help="The server's minimum.")
-@click.option("--quant", type=click.Choice(["2", "4"]), help="The server's quant bits. [default: the directory's]")
+@click.option("--quant", type=click.Choice(["2", "4"]), help="The server's quant bits. [default: the model's]")
 @click.option("--reject-different-quant", is_flag=True, help="The server does not take files of other quant bits.")
 def why(directory: Path, style: str | None, **given: Any) -> None:
     """Tell what a request would start from, and why no longer file served. Exit code 1: from nothing."""
@@ -85,7 +86,7 @@ def why(directory: Path, style: str | None, **given: Any) -> None:
         raise click.UsageError("give one of --prompt, --request and --trace")
     quant = given["quant"] and int(given["quant"])
     knobs = explaining.Knobs(given["ctx"], given["min_tokens"], quant, given["reject_different_quant"])
-    reader = explaining.open_reader(directory, knobs, given["shape"])
+    reader = explaining.open_reader(directory, knobs, given["shape"], given["model"])
     asked = _asked(reader, given)
     found = explaining.why(reader, asked.prompt)
     answer = whyreport.Answer(directory, reader.identity, knobs, asked, found)
