@@ -19,6 +19,8 @@ from kvformat.shapes import Shape
 from kvformat.state import LayerState
 from kvformat.writer import Contents
 from kvtools.cli import main
+from kvtools.judging import Level, Wishes, judge
+from kvtools.verifying import Report
 from strategies import built, random_state
 
 SMALL = Shape("small", (0, 4, 128), head_dim=3, indexer_dim=2, vocab=64, window=8)
@@ -98,3 +100,13 @@ def save_many(directory: Path, texts: Iterable[bytes]) -> None:
     for number, text in enumerate(texts):
         header = made.header._replace(text_bytes=len(text), last_used=1_800_000_000 + number)
         (directory / f"{text_key(text)}.kv").write_bytes(header.encode() + text + state)
+
+
+def only(path: Path, level: Level = Level.FULL, **wishes: object) -> Report:
+    """What `verify` has to say about one file."""
+    [report] = judge([path], Wishes(level, **wishes))  # type: ignore[arg-type]
+    return report
+
+
+def codes(report: Report) -> list[str]:
+    return [finding.code for finding in report.findings]

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from kvengine import Model, Numerics, load
+from engine.helpers import CTX
+from kvengine import Model, Numerics, Session, load
 
 torch.set_num_threads(1)  # tests run side by side
 
@@ -44,3 +45,9 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def prompt(golden: Path) -> list[int]:
     """520 token ids in which real text and rare tokens alternate."""
     return json.loads((golden / "q2" / "long_prompt_ids.json").read_text())
+
+
+@pytest.fixture
+def session(model: Callable[..., Model]) -> Session:
+    """An empty one, in float32 with the roundings of KV rows, the engine's default."""
+    return Session(model("q2", int8_activations=False), CTX)

@@ -12,6 +12,8 @@ from kvengine import Session
 from kvformat.shapes import Shape
 from kvformat.state import SessionState, empty_state
 
+CTX = 1024
+
 
 def read_payload(path: Path, shape: Shape) -> SessionState:
     """A bare DSV4 payload."""

@@ -158,16 +158,6 @@ def test_an_unknown_path_is_a_404(url: str) -> None:
         refusal(path, answer)
 
 
-def test_head_of_the_root_is_answered(url: str) -> None:
-    answer = httpx2.head(url)
-    assert answer.status_code == 200 and answer.content == b""
-
-
-def test_options_is_answered_everywhere(url: str) -> None:
-    for path in ("/", "/v1/messages", "/nowhere"):
-        assert httpx2.options(url + path).status_code == 204
-
-
 class TestLimits:
     def test_long_headers_are_welcome_up_to_64_kib(self, url: str) -> None:
         path = "/v1/completions"
@@ -232,40 +222,6 @@ class TestCors:
         assert [answer.status_code for answer in answers] == [204, 200, 400, 401, 200]
         assert {answer.headers["access-control-allow-origin"] for answer in answers} == {origin}
         assert preflight.headers["access-control-allow-headers"] == "x-api-key, content-type"
-
-
-class TestHealthAndMetrics:
-    def test_health_is_503_until_the_model_is_there(self) -> None:
-        with serving(None) as url:
-            answer = httpx2.get(f"{url}/health")
-        assert answer.status_code == 503 and answer.json()["status"] == "loading"
-
-    def test_health(self, url: str) -> None:
-        answer = httpx2.get(f"{url}/health")
-        assert answer.status_code == 200
-        assert answer.json() == {"status": "ready", "queued": 4, "sessions": 1}
-
-    def test_metrics(self, url: str) -> None:
-        answer = httpx2.get(f"{url}/metrics")
-        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-        assert answer.text == (
-            "# HELP ds4kv_state 1 for the state that the server is in.\n"
-            "# TYPE ds4kv_state gauge\n"
-            'ds4kv_state{state="loading"} 0\n'
-            'ds4kv_state{state="ready"} 1\n'
-            'ds4kv_state{state="stopping"} 0\n'
-            "# HELP ds4kv_queued Requests that wait.\n"
-            "# TYPE ds4kv_queued gauge\n"
-            "ds4kv_queued 4\n"
-            "# HELP ds4kv_sessions Live conversations.\n"
-            "# TYPE ds4kv_sessions gauge\n"
-            "ds4kv_sessions 1\n"
-            "# HELP ds4kv_requests_total Requests by source.\n"
-            "# TYPE ds4kv_requests_total counter\n"
-            'ds4kv_requests_total{source="live"} 2\n'
-            'ds4kv_requests_total{source="disk"} 1\n'
-            'ds4kv_requests_total{source="none"} 3\n'
-        )
 
 
 class TestSDK:
