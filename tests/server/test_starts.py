@@ -15,6 +15,7 @@ from conftest import TINY
 from kvformat.checkpoint import Checkpoint
 from kvformat.store import Store
 from kvprompt.markers import Preamble
+from kvserver.saving import Saver
 from server.rig import SMALL, Rig, last, rig
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -189,6 +190,29 @@ class TestDisk:
             assert "evict" in {reason(path) for path in server.files}
             assert server.driver.serving.keeper.outcomes["continued", "declined"]
             back = server.chat(SYSTEM, user("2+2?"), reply(first.turn.content), user("3+3?"))
+            assert back.usage.cached == first.usage.prompt + first.usage.completion + 1
+
+    def test_a_conversation_that_comes_back_before_its_file_is_written_waits_for_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        save, flush, awaited = Store.save, Saver.flush, threading.Event()
+
+        def late(*args: Any, **kw: Any) -> Any:
+            assert awaited.wait(60)
+            return save(*args, **kw)
+
+        def waiting(saver: Saver) -> None:
+            awaited.set()
+            flush(saver)
+
+        monkeypatch.setattr(Store, "save", late)
+        monkeypatch.setattr(Saver, "flush", waiting)
+        with rig(tmp_path) as server:
+            server.says = ["Four.", "Done.", "Six."]
+            first = server.chat(SYSTEM, user("2+2?"))
+            server.chat(OTHER, user("begin"))
+            back = server.chat(SYSTEM, user("2+2?"), reply("Four."), user("3+3?"))
+            awaited.set()
             assert back.usage.cached == first.usage.prompt + first.usage.completion + 1
 
     @pytest.mark.parametrize("where", [10, 60, 400, 3000, -1])

@@ -93,6 +93,13 @@ class Keeper:
         slot.session.feed(told.tokens[len(slot) - told.start : position - told.start])
         return True
 
+    def catch_up(self, prompt: bytes, beyond: int) -> bool:
+        """Wait for the file of a conversation that comes back before it is written; whether there was one."""
+        if self._saver is None or not self._saver.holds(prompt, beyond):
+            return False
+        self._saver.flush()
+        return True
+
     def flush(self) -> None:
         """Wait for what is being written."""
         if self._saver is not None:

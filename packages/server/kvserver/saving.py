@@ -34,11 +34,18 @@ class Saver:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._queue: queue.Queue[Save | None] = queue.Queue()
+        self._pending: list[Save] = []  # those in the queue, and the one that is being written
         self._thread = threading.Thread(target=self._run, name="kv-saver", daemon=True)
         self._thread.start()
 
     def submit(self, save: Save) -> None:
+        self._pending.append(save)
         self._queue.put(save)
+
+    def holds(self, prompt: bytes, beyond: int) -> bool:
+        """Whether a file is still to come that would save this prompt more than `beyond` tokens."""
+        pending = self._pending.copy()
+        return any(len(save.lease.state.tokens) > beyond and prompt.startswith(save.text) for save in pending)
 
     def flush(self) -> None:
         """Wait until all that was submitted is on disk, or was given up."""
@@ -56,6 +63,7 @@ class Saver:
             except Exception:  # a save must never take its thread, and with it all later saves, along
                 log.exception("kv cache store failed (%s)", save.reason.name.lower())
             finally:
+                self._pending.remove(save)
                 save.lease.release()
                 self._queue.task_done()
         self._queue.task_done()

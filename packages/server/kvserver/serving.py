@@ -115,12 +115,13 @@ class Serving:
     # ---- the state
 
     def _take_up(self, job: Job, prompt: RenderedPrompt, continues: bool) -> Work:
-        """Decide where to start, and go there; a file that fails is left out and the next candidate is tried."""
+        """Decide where to start, and go there. A file that is still being written is waited for, one that fails is left out."""
         while True:
             plan = decide(prompt.text, self.slots, self.store)
+            if self.keeper.catch_up(prompt.text, plan.start):
+                continue
             suffix = self.tokenizer.encode_chat(prompt.text, start=plan.start_bytes)
-            total = plan.start + len(suffix)
-            if total >= self.context:
+            if (total := plan.start + len(suffix)) >= self.context:
                 raise Refused(self._too_long(total))
             try:
                 self._go_to(plan, prompt.text)
@@ -185,8 +186,7 @@ class Serving:
     def _too_long(self, total: int) -> Failed:
         # Anthropic's words: agents look for them, and compact the conversation when they find them.
         sentence = f"prompt is too long: {total} tokens > {self.context - 1} maximum; shorten it or raise --ctx"
-        members = {"n_prompt_tokens": total, "n_ctx": self.context}
-        return Failed(400, sentence, "context_length_exceeded", members)
+        return Failed(400, sentence, "context_length_exceeded", {"n_prompt_tokens": total, "n_ctx": self.context})
 
     # ---- prefill
 
