@@ -170,6 +170,18 @@ class TestFiles:
             server.files  # noqa: B018  waits for the saver
         assert calls[0] > 1 and server.files
 
+    def test_metrics_may_be_asked_for_while_a_save_ends(self, tmp_path: Path) -> None:
+        class Late(str):
+            def __format__(self, _: str) -> str:  # while this entry is read, the first save of another kind ends
+                outcomes["evict", "stored"] += 1
+                return "cold"
+
+        with rig(tmp_path) as server:
+            outcomes = server.driver.serving.keeper.outcomes
+            outcomes[Late("cold"), "stored"] = 1
+            saves = next(m for m in server.driver.serving.metrics() if m.name == "saves_total")
+            assert saves.values == {"cold stored": 1}
+
     def test_what_is_saved_while_the_session_goes_on_is_the_state_of_that_moment(self, tmp_path: Path) -> None:
         with rig(tmp_path) as server, rig() as fresh:
             server.says = ["Something long that goes on for a while after the cold file was begun."]

@@ -102,13 +102,13 @@ class Serving:
         return len(self.tokenizer.encode_chat(prompt.text))
 
     def metrics(self) -> Iterator[Metric]:
-        """Counters since the start."""
+        """Counters since the start. Any thread may ask: what the saver counts is copied before it is read."""
         yield Metric("requests_total", "Requests by where they started.", dict(self.sources), "source")
         yield Metric("tokens_total", "Tokens cached, prefilled and generated.", dict(self.tokens), "kind")
-        saves = {f"{reason} {status}": count for (reason, status), count in self.keeper.outcomes.items()}
+        saves = {f"{reason} {status}": count for (reason, status), count in self.keeper.outcomes.copy().items()}
         yield Metric("saves_total", "Checkpoints by reason and outcome.", saves, "save")
         if self.store is not None:
-            written = {reason.name.lower(): count for reason, count in self.store.ledger.written.items()}
+            written = {reason.name.lower(): count for reason, count in self.store.ledger.written.copy().items()}
             yield Metric("written_bytes_total", "Bytes of checkpoints written, by reason.", written, "reason")
             yield Metric("evicted_total", "Checkpoints deleted to make room.", {"": self.store.room.evicted})
 
