@@ -11,20 +11,28 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-MODEL = Path(__file__).parents[1] / "golden" / "models" / "tiny-q2.gguf"
+TESTS = Path(__file__).parents[1]
+MODEL = TESTS / "golden" / "models" / "tiny-q2.gguf"
 
 
 class Server:
-    """Started with `options`; its log goes to a file, from which the port and the decisions are read."""
+    """Started with `options`; its log goes to a file, from which the port and the decisions are read.
 
-    def __init__(self, log: Path, *options: str, model: Path | None = MODEL) -> None:
+    With a `script` (e2e.scripted) the model says what it is told.
+    """
+
+    def __init__(
+        self, log: Path, *options: str, model: Path | None = MODEL, script: Sequence[str] | None = None
+    ) -> None:
         self.log = log
         chosen = ["-m", str(model)] if model else []
-        command = [sys.executable, "-m", "kvserver", *chosen, "--port", "0", *options]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        program = ["e2e.scripted", json.dumps(script)] if script else ["kvserver"]
+        command = [sys.executable, "-m", *program, *chosen, "--port", "0", *options]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
         with log.open("ab") as stderr:
             self.process = subprocess.Popen(command, stderr=stderr, stdin=subprocess.DEVNULL, env=environment)
         self.url = self._wait()
