@@ -178,7 +178,7 @@ class TestDisk:
         save, taken = Store.save, threading.Event()
 
         def late(*args: Any, **kw: Any) -> Any:
-            assert taken.wait(60)
+            assert taken.wait(600)
             return save(*args, **kw)
 
         monkeypatch.setattr(Store, "save", late)
@@ -198,7 +198,7 @@ class TestDisk:
         save, flush, awaited = Store.save, Saver.flush, threading.Event()
 
         def late(*args: Any, **kw: Any) -> Any:
-            assert awaited.wait(60)
+            assert awaited.wait(600)
             return save(*args, **kw)
 
         def waiting(saver: Saver) -> None:
