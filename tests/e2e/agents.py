@@ -131,7 +131,7 @@ class Desk:
         finally:
             interrupt(process, signal.SIGKILL)
         assert process.returncode == 0, out + errors
-        return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+        return [json.loads(line) for line in out.split("\n") if line.startswith("{")]
 
 
 def interrupt(process: subprocess.Popen[str], number: signal.Signals = signal.SIGINT) -> None:

@@ -7,8 +7,31 @@ from typing import Any
 import pytest
 
 from kvprompt.conversation import Message, ToolCall
+from kvprompt.dialects.fields import UNSEEN
 from kvprompt.errors import BadRequest
 from prompt.parsing import parse, parse_raw
+
+
+@pytest.mark.parametrize("kind", sorted(UNSEEN))
+class TestWhatCannotBeSeen:
+    """Pictures, sound, files."""
+
+    @pytest.mark.parametrize("dialect", ["chat", "anthropic", "responses"])
+    def test_in_a_message_it_is_refused(self, dialect: str, kind: str):
+        messages = [{"role": "user", "content": [{"type": kind, kind: {}}]}]
+        with pytest.raises(BadRequest, match=f"'{kind}' is not supported"):
+            parse(dialect, **{"input" if dialect == "responses" else "messages": messages})
+
+    def test_in_the_result_of_a_tool_the_model_is_told(self, kind: str):
+        """An agent cannot take back what its tool returned: refused once, the conversation would be refused for ever."""
+        parts = [{"type": "text", "text": "Here: "}, {"type": kind, kind: {}, "source": {}}]
+        results = (
+            parse("chat", messages=[{"role": "tool", "tool_call_id": "t", "content": parts}]),
+            parse("anthropic", messages=[{"content": [{"type": "tool_result", "tool_use_id": "t", "content": parts}]}]),
+            parse("responses", input=[{"type": "function_call_output", "call_id": "t", "output": parts}]),
+        )
+        for conversation in results:
+            assert f"Here: [{kind}: this model reads text only]" in conversation.messages[0].content
 
 
 class TestChat:
@@ -16,11 +39,6 @@ class TestChat:
         parts = ["a", {"type": "text", "text": "b"}, {"type": "odd", "text": "c"}, {"type": "refusal"}, 7]
         messages = [{"content": content} for content in ("x", None, parts, 5)] + [{"role": "assistant"}]
         assert [message.content for message in parse("chat", messages=messages).messages] == ["x", "", "abc", "", ""]
-
-    @pytest.mark.parametrize("kind", ["image_url", "input_audio", "file"])
-    def test_what_cannot_be_seen_is_refused(self, kind: str):
-        with pytest.raises(BadRequest, match=f"'{kind}' is not supported"):
-            parse("chat", messages=[{"content": [{"type": kind, kind: {}}]}])
 
     def test_calls_keep_their_own_text(self):
         body = """{"messages":[{"role":"assistant","content":"","reasoning_content":"why","tool_calls":[
@@ -72,13 +90,6 @@ class TestAnthropic:
             (ToolCall("u", "f", '{"z": 1}'), ToolCall("v", "", "{}")),
             ("t",),
         )
-
-    @pytest.mark.parametrize("where", ["message", "result"])
-    def test_pictures_are_refused(self, where: str):
-        image = {"type": "image", "source": {}}
-        block = image if where == "message" else {"type": "tool_result", "tool_use_id": "t", "content": [image]}
-        with pytest.raises(BadRequest, match="'image' is not supported"):
-            parse("anthropic", messages=[{"content": [block]}])
 
     def test_tool_choice(self):
         assert parse("anthropic", tools=[{"name": "f"}], tool_choice={"type": "none"}).tools.schemas == ""

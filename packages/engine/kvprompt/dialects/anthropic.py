@@ -14,10 +14,10 @@ from .fields import (
     effort,
     part_text,
     read_body,
-    refuse_unseen,
     sampling,
     thinking,
     thinking_switch,
+    unseen,
 )
 from .tools import read_tools
 
@@ -90,7 +90,7 @@ class _Blocks:
             self.content += part_text(block)
             return
         fields = Fields(block, "a content block")
-        refuse_unseen(fields)
+        unseen(fields)
         kind = fields.text("type")
         if kind == "tool_use":
             given = fields.get("input")
@@ -98,7 +98,7 @@ class _Blocks:
         elif kind == "tool_result":
             if id := fields.text("tool_use_id") or fields.text("id"):
                 self.result_ids.append(id)
-            self.content += tool_result(content_text(fields.get("content")))
+            self.content += tool_result(content_text(fields.get("content"), result=True))
         else:
             self.content += content_text(fields.get("text"))
             self.reasoning += content_text(fields.get("thinking"))

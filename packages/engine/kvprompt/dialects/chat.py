@@ -42,10 +42,10 @@ def _forbidden(fields: Fields) -> bool:
 
 
 def _message(fields: Fields) -> Message:
-    id = fields.text("tool_call_id")
+    id, role = fields.text("tool_call_id"), fields.text("role", "user")
     return Message(
-        role=fields.text("role", "user"),
-        content=content_text(fields.get("content")),
+        role=role,
+        content=content_text(fields.get("content"), result=role == "tool"),
         reasoning=content_text(fields.get("reasoning_content")),
         calls=tuple(call for entry in fields.objects("tool_calls") if (call := _call(entry))),
         result_ids=(id,) if id else (),

@@ -100,22 +100,24 @@ def read_body(body: bytes) -> Fields:
         raise BadRequest(f"invalid JSON request: {fault}") from None
 
 
-def content_text(value: Json | None) -> str:
-    """The text of a content field: a string, or the strings and `text` members of an array joined without a seam."""
+def content_text(value: Json | None, *, result: bool = False) -> str:
+    """The text of a content field: a string, or the strings and `text` members of an array joined without a seam.
+
+    In the `result` of a tool, what cannot be seen is named (see `unseen`).
+    """
     if value is None or value.kind not in ("string", "array"):
         return ""
     if value.kind == "string":
         return value.string()
-    return "".join(part_text(part) for part in value.elements())
+    return "".join(part_text(part, result=result) for part in value.elements())
 
 
-def part_text(part: Json) -> str:
-    """The text of one content part. Pictures, sound and files cannot be honoured, and are not dropped in silence."""
+def part_text(part: Json, *, result: bool = False) -> str:
+    """The text of one content part."""
     if part.kind != "object":
         return part.string() if part.kind == "string" else ""
     fields = Fields(part, "a content part")
-    refuse_unseen(fields)
-    return fields.text("text")
+    return unseen(fields, result=result) or fields.text("text")
 
 
 def text_or_raw(value: Json) -> str:
@@ -123,13 +125,18 @@ def text_or_raw(value: Json) -> str:
     return value.string() if value.kind == "string" else value.raw
 
 
-def refuse_unseen(part: Fields) -> None:
-    """Raise for a part that the model has no eyes or ears for."""
+def unseen(part: Fields, *, result: bool = False) -> str:
+    """What stands for a part that the model has no eyes or ears for; "" for any other.
+
+    Such a part is not dropped in silence. In a message it is refused. In the result of a tool the model is told instead:
+    the agent cannot take it out of its history, and would be refused for ever.
+    """
     kind = part.get("type")
-    if kind is not None and kind.kind == "string" and kind.string() in UNSEEN:
-        raise BadRequest(
-            f"content of type '{kind.string()}' is not supported, only text is; remove it from the history"
-        )
+    if kind is None or kind.kind != "string" or kind.string() not in UNSEEN:
+        return ""
+    if result:
+        return f"[{kind.string()}: this model reads text only]"
+    raise BadRequest(f"content of type '{kind.string()}' is not supported, only text is; remove it from the history")
 
 
 def stop_strings(value: Json | None) -> tuple[str, ...]:

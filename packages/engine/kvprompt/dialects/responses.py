@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from ..conversation import Conversation, Dialect, Message, Thinking, ToolCall, Tools
 from ..errors import BadRequest
 from ..rawjson import Json
-from .fields import DEFAULT_MODEL, Fields, effort, read_body, sampling, text_or_raw, thinking
+from .fields import DEFAULT_MODEL, Fields, effort, read_body, sampling, text_or_raw, thinking, unseen
 from .tools import read_tools
 
 TEXT_PARTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
@@ -135,7 +135,7 @@ class _Items:
 
     def output(self, kind: str, item: Fields) -> None:
         self.flush()
-        body = _text(item.get("output"))
+        body = _text(item.get("output"), result=True)
         if not body and kind in HOSTED_OUTPUTS:
             given = item.given("result", "tools")
             body = "" if given is None else text_or_raw(given)
@@ -146,19 +146,21 @@ class _Items:
             self.more_tools.append(more)
 
 
-def _text(value: Json | None) -> str:
+def _text(value: Json | None, *, result: bool = False) -> str:
     """A string, the text of an array of text parts, or another value's own source."""
     if value is None or value.kind == "null":
         return ""
     if value.kind == "array":
-        return "".join(_part(part) for part in value.elements())
+        return "".join(_part(part, result) for part in value.elements())
     return text_or_raw(value)
 
 
-def _part(part: Json) -> str:
+def _part(part: Json, result: bool) -> str:
     if part.kind == "string":
         return part.string()
     fields = Fields(part, "a content part")
+    if instead := unseen(fields, result=result):
+        return instead
     if fields.text("type") not in TEXT_PARTS:
         raise BadRequest(f"content of type '{fields.text('type')}' is not supported, only text is")
     return fields.text("text")
