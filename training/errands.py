@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from words import CITIES, ENDINGS, ERRANDS, FOLDERS, NAMES, NOUNS, OBJECTS, SKIES, STATES, THINGS
+from passages import page, phrase
+from words import CITIES, ENDINGS, ERRANDS, FOLDERS, NAMES, NOUNS, OBJECTS, PROGRAMS, SKIES, STATES, THINGS
 
 Values = Mapping[str, Any]
 ENGLISH, ITALIAN = 0, 1
@@ -26,6 +27,7 @@ class Errand:
     requests: tuple[tuple[str, ...], tuple[str, ...]]
     result: str
     answers: tuple[str, str]
+    known: bool = True  # to the training, by what people ask for
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +41,24 @@ class Offer:
     def arguments(self, values: Values) -> str:
         return json.dumps({name: values[key] for key, name in self.parameters.items()}, ensure_ascii=False)
 
-    def schema(self, random: Random, key: str) -> dict[str, Any]:
-        """As a client sends it; `key` is "parameters" or "input_schema"."""
+    def schema(self, random: Random, key: str, plain: bool) -> dict[str, Any]:
+        """As a client sends it, `plain` or with more than is used; `key` is "parameters" or "input_schema"."""
         described = random.random() < 0.3
         properties = {
             name: {"type": self.errand.parameters[key]} | ({"description": f"The {name}."} if described else {})
             for key, name in self.parameters.items()
         }
+        required = list(properties)
+        if not plain and random.random() < 0.3:
+            properties |= {name: OPTIONAL[name] for name in random.sample(sorted(OPTIONAL), random.randint(1, 3))}
         shape: dict[str, Any] = {"type": "object", "properties": properties}
         if random.random() < 0.8:
-            shape["required"] = list(properties)
+            shape["required"] = required
         if random.random() < 0.2:
             shape["additionalProperties"] = False
         description = random.choice([self.errand.description, self.errand.description, self.name.replace("_", " ")])
+        if not plain and random.random() < 0.15:
+            description += "\n\n" + page(random, random.choice((100, 500)))
         return {"name": self.name, "description": description, key: shape}
 
 
@@ -59,18 +66,32 @@ def offer(random: Random, errand: Errand) -> Offer:
     """Under the usual names in half of the cases."""
     if random.random() < 0.5:
         return Offer(errand, errand.names[0], {key: key for key in errand.parameters})
-    return Offer(errand, random.choice(errand.names), {key: random.choice(CALLED[key]) for key in errand.parameters})
+    return Offer(
+        errand, random.choice(errand.names), {key: random.choice(CALLED.get(key, (key,))) for key in errand.parameters}
+    )
 
 
 CALLED = {
     "city": ("city", "place", "location", "town"),
-    "path": ("path", "file", "filename", "name"),
-    "folder": ("folder", "path", "directory"),
+    "path": ("path", "file", "filename", "file_path", "filePath"),
+    "folder": ("folder", "path", "directory", "dir"),
     "minutes": ("minutes", "duration", "length"),
     "text": ("text", "content", "body"),
     "to": ("to", "recipient", "person"),
     "expression": ("expression", "formula", "input"),
+    "command": ("command", "cmd", "script"),
+    "pattern": ("pattern", "query", "regex"),
 }
+OPTIONAL: Mapping[str, Any] = {
+    "timeout": {"type": "integer", "description": "Milliseconds."},
+    "limit": {"type": "integer"},
+    "offset": {"type": "number"},
+    "workdir": {"type": "string", "description": "The folder to work in."},
+    "verbose": {"type": "boolean", "default": False},
+    "format": {"enum": ["text", "json"]},
+    "options": {"type": "array", "items": {"type": "object", "properties": {"key": {"type": "string"}}}},
+}
+"""What a schema may offer besides, and no request asks for."""
 
 
 def reserved(values: Values) -> bool:
@@ -86,9 +107,38 @@ def _clock(random: Random) -> Values:
     return {"city": random.choice(CITIES), "hour": random.randint(1, 23), "minute": random.randint(10, 59)}
 
 
+def _file(random: Random) -> str:
+    folder = f"{random.choice(FOLDERS)}/" if random.random() < 0.8 else ""
+    return f"{folder}{random.choice(NOUNS)}.{random.choice(ENDINGS)}"
+
+
+def _line(random: Random) -> str:
+    """What a file or a program begins with, in the values as `line`; `lead` and `rest` are around it."""
+    return random.choice((f"{random.choice(THINGS)} {random.choice(STATES)}", phrase(random, random.randint(1, 7))))
+
+
+def _around(random: Random) -> Values:
+    lead = random.choice(
+        ("", "", "", "", "Output:\n", "Exit code: 0\nWall time: 0.1 seconds\nOutput:\n", "1\t", "     1→")
+    )
+    return {"lead": lead, "rest": "\n" + page(random, random.choice((20, 300))) if random.random() < 0.25 else ""}
+
+
 def _path(random: Random) -> Values:
-    path = f"{random.choice(FOLDERS)}/{random.choice(NOUNS)}.{random.choice(ENDINGS)}"
-    return {"path": path, "line": f"{random.choice(THINGS)} {random.choice(STATES)}"}
+    return {"path": _file(random), "line": _line(random), **_around(random)}
+
+
+def _command(random: Random) -> Values:
+    command = f"{random.choice(PROGRAMS)} {random.choice((_file(random), random.choice(FOLDERS)))}"
+    return {"command": command, "line": _line(random), **_around(random)}
+
+
+def _writing(random: Random) -> Values:
+    return {"path": _file(random), "text": f"{random.choice(THINGS)} {random.choice(STATES)}"}
+
+
+def _search(random: Random) -> Values:
+    return {"pattern": phrase(random, 1), "folder": random.choice(FOLDERS), "found": _file(random)}
 
 
 def _folder(random: Random) -> Values:
@@ -115,7 +165,7 @@ def _product(random: Random) -> Values:
 
 ERRANDS_KNOWN = (
     Errand(
-        ("get_weather", "weather", "weather_lookup", "get_forecast"),
+        ("get_weather", "weather", "weather_lookup", "get_forecast", "current_weather", "WeatherForecast"),
         "The weather in a city.",
         {"city": "string"},
         _city,
@@ -127,7 +177,7 @@ ERRANDS_KNOWN = (
         ("In {city} it is {degrees} degrees, {sky}.", "A {city} ci sono {degrees} gradi, {sky}."),
     ),
     Errand(
-        ("get_time", "clock", "local_time", "current_time"),
+        ("get_time", "clock", "local_time", "current_time", "time_in", "WorldClock"),
         "The local time in a city.",
         {"city": "string"},
         _clock,
@@ -139,7 +189,7 @@ ERRANDS_KNOWN = (
         ("In {city} it is {hour}:{minute}.", "A {city} sono le {hour}:{minute}."),
     ),
     Errand(
-        ("read_file", "open_file", "cat", "view"),
+        ("read_file", "open_file", "cat", "view", "Read", "read", "view_file", "fs_read", "show_file"),
         "Read a file.",
         {"path": "string"},
         _path,
@@ -147,11 +197,11 @@ ERRANDS_KNOWN = (
             ("Read {path}.", "What is in {path}?", "Open the file {path}, please."),
             ("Leggi {path}.", "Che cosa c'è in {path}?"),
         ),
-        "{line}",
+        "{lead}{line}{rest}",
         ("The file says: {line}.", "Il file dice: {line}."),
     ),
     Errand(
-        ("list_files", "ls", "list_folder", "list_directory"),
+        ("list_files", "ls", "list_folder", "list_directory", "LS", "list", "list_dir", "dir"),
         "List the files in a folder.",
         {"folder": "string"},
         _folder,
@@ -200,5 +250,41 @@ ERRANDS_KNOWN = (
         (("What is {a} times {b}?", "Multiply {a} by {b}."), ("Quanto fa {a} per {b}?", "Moltiplica {a} per {b}.")),
         "{product}",
         ("{a} times {b} is {product}.", "{a} per {b} fa {product}."),
+    ),
+    Errand(
+        ("run_command", "bash", "Bash", "shell", "exec_command", "run", "execute", "terminal"),
+        "Run a command in the shell.",
+        {"command": "string"},
+        _command,
+        (
+            ("Run {command}.", "Run `{command}`.", "Execute {command}, please."),
+            ("Esegui {command}.", "Lancia {command}."),
+        ),
+        "{lead}{line}{rest}",
+        ("The output is: {line}.", "Il risultato è: {line}."),
+    ),
+    Errand(
+        ("write_file", "Write", "write", "create_file", "save_file", "fs_write"),
+        "Write a file.",
+        {"path": "string", "text": "string"},
+        _writing,
+        (
+            ("Create {path} with: {text}", "Save in {path}: {text}", "Write a file {path}: {text}"),
+            ("Crea {path} con: {text}", "Salva in {path}: {text}"),
+        ),
+        "written",
+        ("I wrote {path}.", "Ho scritto {path}."),
+    ),
+    Errand(
+        ("search_files", "grep", "Grep", "search", "find_text", "ripgrep"),
+        "Search for text in files.",
+        {"pattern": "string", "folder": "string"},
+        _search,
+        (
+            ("Search for {pattern} in {folder}.", "Find {pattern} in {folder}."),
+            ("Cerca {pattern} in {folder}.", "Trova {pattern} in {folder}."),
+        ),
+        "{found}",
+        ("I found it in {found}.", "L'ho trovato in {found}."),
     ),
 )

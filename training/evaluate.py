@@ -1,7 +1,8 @@
 """Ask the finished model held-out dialogues, with our engine at its default numerics: make evaluate
 
 Each dialogue is played up to its last exchange, and what the model says there is compared with what it was to say, word
-for word. Tool arguments are combinations that the training never showed, where a tool has so many.
+for word. Tool arguments are combinations that the training never showed, where a tool has so many. Far prompts are
+longer than what the indexers let through, so that these have to choose.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from random import Random
 import click
 import numpy as np
 import torch
-from generator import Dialogue, dialogues
+from generator import Dialogue, dialogues, distant
 
 from kvengine import Sampler, Session
 from kvprompt.conversation import Message, Thinking, Turn
@@ -28,7 +29,9 @@ from kvserver.loading import BUILT_IN, Loaded, load_gguf
 
 SEED = 2026
 LONGEST = 160  # tokens of an answer
-CONTEXT = 4096
+CONTEXT = 16_384
+FAR = (1000, 4000, 8000)  # tokens between what is told and the question
+CHARACTERS = 4.8  # of a token, about, in pages
 
 
 class Trial:
@@ -45,22 +48,23 @@ class Trial:
         self.asked[row] += 1
         self.right[row] += right
 
-    def ask(self, dialogue: Dialogue) -> None:
+    def ask(self, dialogue: Dialogue, suffix: str = "") -> None:
         """Every answer of the last exchange."""
         before = sum(len(exchange.messages) for exchange in dialogue.exchanges[:-1])
         last = dialogue.exchanges[-1]
         for at, expected in enumerate(last.messages):
             if expected.role == "assistant":
-                self.judge(last.kind, expected, self.answer(dialogue, before + at))
+                self.judge(last.kind + suffix, expected, self.answer(dialogue, before + at))
 
     def judge(self, kind: str, expected: Message, said: Turn) -> None:
         if expected.calls:
             names = [call.name for call in said.calls]
-            self.note("call: well formed", bool(said.calls) and not said.faults)
-            self.note("call: right name", names == [call.name for call in expected.calls])
-            self.note("call: right name and arguments", _calls(said) == _calls(expected))
+            self.note(f"{kind}: well formed", bool(said.calls) and not said.faults)
+            self.note(f"{kind}: right name", names == [call.name for call in expected.calls])
+            self.note(f"{kind}: right name and arguments", _calls(said) == _calls(expected))
         else:
-            self.note("result used" if kind == "call" else kind, said.content == expected.content and not said.calls)
+            row = f"{kind}: result used" if kind.startswith("call") else kind
+            self.note(row, said.content == expected.content and not said.calls)
         if expected.reasoning:
             self.note("thinking", said.reasoning == expected.reasoning)
 
@@ -111,19 +115,29 @@ def _greedy(session: Session, count: int = 20) -> list[int]:
 
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path, exists=True), default=BUILT_IN)
-@click.option("--count", default=150, show_default=True, help="Dialogues with tools, and as many without.")
+@click.option(
+    "--count", default=150, show_default=True, help="Dialogues with tools, as many without, and a fifth far ones."
+)
 @click.option("--temperature", default=0.0, show_default=True, help="0 is greedy; 1 is what clients get by default.")
-def main(model: Path, count: int, temperature: float) -> None:
+@click.option("--seed", default=SEED, show_default=True, help="Other dialogues.")
+def main(model: Path, count: int, temperature: float, seed: int) -> None:
     torch.set_num_threads(1)
     trial = Trial(load_gguf(model), temperature)
     for tools in (True, False):
-        for number, dialogue in enumerate(islice(dialogues(Random(SEED), tools=tools, held_out=True), count)):
+        for number, dialogue in enumerate(islice(dialogues(Random(seed), tools=tools, held_out=True), count)):
             trial.ask(dialogue)
             if number % 10 == 0:
                 trial.restore(dialogue)
-    print(f"{model.name}, {2 * count} held-out dialogues, temperature {temperature:g}")
+    far = Random(seed)
+    for tokens in FAR:
+        for _ in range(count // 5):
+            trial.ask(distant(far, int(tokens * CHARACTERS)), f", {tokens:,} tokens back")
+    long = dialogues(far, tools=True, held_out=True, exchanges=(1, 1), characters=(10_000, 30_000))
+    for dialogue in islice(long, count // 5):
+        trial.ask(dialogue, ", long prompt")
+    print(f"{model.name}, {2 * count + 4 * (count // 5)} held-out dialogues, temperature {temperature:g}")
     for row, asked in sorted(trial.asked.items()):
-        print(f"{row:<33} {trial.right[row]:>4} of {asked:>4}  {trial.right[row] / asked:>6.1%}")
+        print(f"{row:<49} {trial.right[row]:>4} of {asked:>4}  {trial.right[row] / asked:>6.1%}")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
 """DeepSeek-V4's forward pass once more, for batches and with gradients; the parameters carry ds4's GGUF names.
 
-It computes what kvengine computes with default numerics. All sequences of a batch begin with the same tokens (the tool
-preamble): these are computed once, as one more sequence, and every other one sees their keys. Roundings (FP8 of the
-stored rows, MXFP4 of the experts) are in the forward pass, and the gradient goes through them unchanged.
+It computes what kvengine computes with default numerics, but for one thing: every compressed row is looked at, also where
+the indexer would choose. Indexers learn on the side to choose what attention looked at. All sequences of a batch begin
+with the same tokens (the tool preamble): these are computed once, as one more sequence, and every other one sees their
+keys. Roundings (FP8 and FP4 of the stored rows, MXFP4 of the experts) are in the forward pass, and the gradient goes
+through them unchanged.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
@@ -16,26 +19,36 @@ from torch import Tensor
 
 from kvengine.config import Config, Numerics
 from kvengine.rotary import Rotary
-from kvengine.rounding import Rounding, fp4
+from kvengine.rounding import Rounding, fp4, hadamard
 
 BLOCK = 64  # queries that share one band of raw rows
+INDEXED = 256  # compressed rows from which on indexers are taught: what they are for is longer still
+
+
+Index = tuple[Tensor, Tensor, Tensor] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Tokens that all sequences begin with [P], and how each goes on [B, S], padded with zeros."""
+    """Tokens that all sequences begin with [P], and how each goes on [B, S], padded with zeros; positions [P + S].
+
+    Positions may leave out some thousands between two multiples of 128: far positions are then learned from short texts.
+    So are compressed rows, where fewer raw ones than the model's `window` can be seen.
+    """
 
     shared: Tensor
     rest: Tensor
+    positions: Tensor
+    window: int
 
     @property
     def tokens(self) -> Tensor:  # [P + B*S]
         return torch.cat([self.shared, self.rest.flatten()])
 
     @property
-    def positions(self) -> Tensor:
-        start, (count, length) = len(self.shared), self.rest.shape
-        return torch.cat([torch.arange(start), torch.arange(start, start + length).repeat(count)])
+    def every_position(self) -> Tensor:  # [P + B*S]
+        shared, rest = self.positions.split([len(self.shared), self.rest.shape[1]])
+        return torch.cat([shared, rest.repeat(len(self.rest))])
 
     def whole(self, x: Tensor) -> Tensor:
         """[P + B*S, d] -> [B, P + S, d]."""
@@ -46,15 +59,16 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Parameters by name, and everything that is computed from them."""
+    """Parameters by name, and everything that is computed from them; `lessons` are what indexers got wrong, to be summed."""
 
     config: Config
     weights: dict[str, Tensor]
+    lessons: list[Tensor] = field(default_factory=list)
 
     def streams(self, batch: Batch) -> Tensor:
         """The last residual streams of the sequences' own tokens [B*S, n, D]."""
         c, tokens = self.config, batch.tokens
-        turns = [rotary(c, compressed).turns(batch.positions) for compressed in (False, True)]
+        turns = [rotary(c, compressed).turns(batch.every_position) for compressed in (False, True)]
         streams = F.embedding(tokens, self.weights["token_embd.weight"])[:, None].expand(-1, c.streams, -1)
         for number, ratio in enumerate(c.ratios):
             at = f"blk.{number}."
@@ -69,10 +83,10 @@ class Network:
     def logits(self, streams: Tensor) -> Tensor:  # [T, n, D] -> [T, V]
         weights = self.mixer("output_hc", streams).sigmoid() + self.config.hc_eps
         x = (weights[:, :, None] * streams).sum(1)
-        return F.linear(self.norm(x, "output_norm"), self.weights["token_embd.weight"])
+        return self.linear(self.norm(x, "output_norm"), "token_embd")
 
     def linear(self, x: Tensor, name: str) -> Tensor:
-        return F.linear(x, self.weights[name + ".weight"])
+        return F.linear(x, self.weights[name + ".weight"]).float()  # autocast may multiply in bfloat16, nothing else is
 
     def norm(self, x: Tensor, name: str | None) -> Tensor:
         return F.rms_norm(x, x.shape[-1:], self.weights[name + ".weight"] if name else None, self.config.norm_eps)
@@ -106,17 +120,21 @@ class Network:
         keys = batch.whole(
             self.rounded(rotated(self.norm(self.linear(x, at + "attn_kv"), at + "attn_kv_a_norm"), turn))
         )
-        rows = self.compressed(at + "attn_compressor", x, batch, ratio) if ratio else keys[:, :0]
-        start = len(batch.shared)
-        shared = self.look(at, q[:start][None], keys[:1], rows[:1], 0, ratio)
-        rest = self.look(at, q[start:].unflatten(0, batch.rest.shape), keys, rows, start, ratio)
+        rows = self.compressed(at + "attn_compressor", x, batch, ratio, self.rounded) if ratio else keys[:, :0]
+        start, index = len(batch.shared), None
+        if ratio == 4 and rows.shape[1] > INDEXED and torch.is_grad_enabled():
+            index = self.index(at, x.detach(), q_r.detach(), turn, batch)
+        shared = self.look(at, q[:start][None], keys[:1], rows[:1], batch, 0, ratio)
+        rest = self.look(at, q[start:].unflatten(0, batch.rest.shape), keys, rows, batch, start, ratio, index)
         o = rotated(torch.cat([shared.flatten(0, 1), rest.flatten(0, 1)]), turn[:, None].conj())
         groups = self.weights[at + "attn_output_a.weight"].unflatten(0, (c.groups, -1))
         low = torch.bmm(o.flatten(1).unflatten(-1, (c.groups, -1)).transpose(0, 1), groups.mT)
         return self.linear(low.transpose(0, 1).flatten(1), at + "attn_output_b")
 
-    def look(self, at: str, q: Tensor, keys: Tensor, rows: Tensor, start: int, ratio: int) -> Tensor:
-        """Queries [B, S, H, d] at positions start.. over raw keys [B, T, d] and compressed rows [B, C, d].
+    def look(
+        self, at: str, q: Tensor, keys: Tensor, rows: Tensor, batch: Batch, start: int, ratio: int, index: Index = None
+    ) -> Tensor:
+        """Queries [B, S, H, d] of tokens start.. over raw keys [B, T, d] and compressed rows [B, C, d].
 
         Blocks of queries lie on multiples of BLOCK, so that the rows that one sees are whole pieces of keys and rows.
         """
@@ -124,28 +142,30 @@ class Network:
         borders = [start, *range((start // BLOCK + 1) * BLOCK, end, BLOCK), end]
         raw, compressed = keys.split(BLOCK, 1), rows.split(max(1, BLOCK // ratio), 1) if ratio else ()
         out = []
-        for (low, high), block in zip(
-            pairwise(borders), q.split([b - a for a, b in pairwise(borders)], 1), strict=True
-        ):
+        for low, high in pairwise(borders):
             last = (high - 1) // BLOCK
-            first = max(0, last - self.config.window // BLOCK)
+            first = max(0, last + batch.window // -BLOCK)
             seen = [*raw[first : last + 1], *compressed[: -(-high // max(BLOCK, ratio))]]
-            total = sum(piece.shape[1] for piece in seen)
             near = torch.arange(first * BLOCK, min(keys.shape[1], (last + 1) * BLOCK))
-            own, far = torch.arange(low, high)[:, None], torch.arange(total - len(near))
-            outside = (near > own) | (near <= own - self.config.window)
-            hidden = torch.cat([outside, far >= (own + 1) // max(ratio, 1)], -1)
-            out.append(self.attend(at, block, torch.cat(seen, 1), hidden))
+            own, far = torch.arange(low, high)[:, None], torch.arange(sum(map(len, (r[0] for r in seen))) - len(near))
+            outside = (near > own) | (batch.positions[near] <= batch.positions[own] - batch.window)
+            future = far >= (own + 1) // max(ratio, 1)
+            block = slice(low - start, high - start)
+            o, weights = self.attend(at, q[:, block], torch.cat(seen, 1), torch.cat([outside, future], -1))
+            out.append(o)
+            if index is not None:
+                self.teach(index, block, weights[..., len(near) :].detach(), future)
         return torch.cat(out, 1)
 
-    def attend(self, at: str, q: Tensor, rows: Tensor, hidden: Tensor) -> Tensor:
+    def attend(self, at: str, q: Tensor, rows: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """What is seen [B, S, H, d], and how much of each row [B, S, H, R]."""
         logits = torch.bmm(q.flatten(1, 2), rows.mT).unflatten(1, q.shape[1:3])
         logits = logits.masked_fill(hidden[:, None], -torch.inf)
         sinks = self.weights[at + "attn_sinks.weight"].expand(*q.shape[:3])[..., None]
         weights = torch.cat([logits, sinks], -1).softmax(-1)[..., :-1]
-        return torch.bmm(weights.flatten(1, 2), rows).view_as(q)
+        return torch.bmm(weights.flatten(1, 2), rows).view_as(q), weights
 
-    def compressed(self, at: str, x: Tensor, batch: Batch, ratio: int) -> Tensor:
+    def compressed(self, at: str, x: Tensor, batch: Batch, ratio: int, rounded: Callable[[Tensor], Tensor]) -> Tensor:
         """The rows of all whole windows [B, T // ratio, d]."""
         kv, score = (batch.whole(self.linear(x, at + part)) for part in ("_kv", "_gate"))
         windows = kv.shape[1] // ratio
@@ -154,8 +174,31 @@ class Network:
         if ratio == 4:
             kv, score = overlapped(kv, 0.0), overlapped(score, -torch.inf)
         row = self.norm((score.softmax(2) * kv).sum(2), at + "_norm")
-        turn = rotary(self.config, True).turns(torch.arange(windows) * ratio)
-        return self.rounded(rotated(row, turn))
+        return rounded(rotated(row, rotary(self.config, True).turns(batch.positions[::ratio][:windows])))
+
+    # ---- indexers
+
+    def index(self, at: str, x: Tensor, q_r: Tensor, turn: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [B, S, H_I, d_I] and head weights [B, S, H_I] of the sequences' own tokens, and all rows [B, C, d_I]."""
+        c, start = self.config, len(batch.shared)
+        q = rotated(self.linear(q_r, at + "indexer.attn_q_b").unflatten(-1, (c.index_heads, -1)), turn[:, None])
+        w = self.linear(x, at + "indexer.proj") / (c.index_dim * c.index_heads) ** 0.5
+        rows = self.compressed(at + "indexer_compressor", x, batch, 4, self.index_rounded)
+        return *(part[start:].unflatten(0, batch.rest.shape) for part in (self.index_rounded(q), w)), rows
+
+    def teach(self, index: tuple[Tensor, Tensor, Tensor], block: slice, weights: Tensor, future: Tensor) -> None:
+        """Scores as logits are to have the distribution that attention had over the rows: cross-entropy in a lesson."""
+        q, w, rows = index
+        part, rows = q[:, block], rows[:, : weights.shape[-1]]
+        seen = torch.bmm(part.flatten(1, 2), rows.mT).unflatten(1, part.shape[1:3]).relu()
+        scores = (w[:, block, :, None] * seen).sum(2).masked_fill(future, -1e4)
+        wanted = weights.sum(2)
+        self.lessons.append(-(wanted * scores.log_softmax(-1)).sum() / q.shape[:2].numel())
+
+    def index_rounded(self, x: Tensor) -> Tensor:
+        rounding = Rounding.of(self.config, Numerics())
+        turned = x @ hadamard(x.shape[-1], torch.float32, x.device)
+        return straight_through(turned, rounding.index_row(x.detach()))
 
     def rounded(self, row: Tensor) -> Tensor:
         return straight_through(row, Rounding.of(self.config, Numerics()).kv_row(row.detach()))
@@ -175,7 +218,7 @@ class Network:
 
     def expert(self, x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
         c = self.config.clamp
-        return F.linear(F.silu(F.linear(x, gate).clamp(max=c)) * F.linear(x, up).clamp(-c, c), down)
+        return F.linear(F.silu(F.linear(x, gate).clamp(max=c)) * F.linear(x, up).clamp(-c, c), down).float()
 
     def route(self, at: str, x: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         p = F.softplus(self.linear(x, at + "ffn_gate_inp")).sqrt()

@@ -1,16 +1,16 @@
-"""ds4-mini's vocabulary: byte-level BPE with ds4's splitting, trained on dialogues of ours and on this repository's text.
+"""ds4-mini's vocabulary: byte-level BPE with ds4's splitting, trained on dialogues of ours, this repository and Python's library.
 
 python training/tokenizer.py      makes vocabulary.json anew: tokens, merges and types as a GGUF holds them
 
-The dialogues come first, so that the tool preamble and the usual words are one token each; documentation and code of the
-repository make sure that a coding agent's long first request stays short in tokens. These change, so what was made once
-is kept beside this script.
+The dialogues make the tool preamble and the usual words one token each; documentation and code, ours and Python's, make a
+coding agent's long first request short in tokens. These change, so what was made once is kept beside this script.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import sysconfig
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -24,9 +24,9 @@ from kvprompt.markers import SPECIALS
 from kvprompt.splitting import ALPHABET, DS4_PATTERN
 from kvprompt.tokenizer import Tokenizer
 
-SIZE = 2560
+SIZE = 4096
 SEED = 8
-DIALOGUES = 3000
+DIALOGUES = 2000
 REPOSITORY = Path(__file__).parents[1]
 VOCABULARY = Path(__file__).with_name("vocabulary.json")
 NORMAL, CONTROL = 1, 3  # token types of a GGUF
@@ -37,7 +37,7 @@ _MARKERS = re.compile("|".join(map(re.escape, SPECIALS)))
 def corpus() -> Iterator[str]:
     """Text between markers, each byte as its letter of the byte alphabet."""
     letters = str.maketrans({chr(byte): letter for byte, letter in enumerate(ALPHABET)})
-    for text in (*_dialogues(), *_repository()):
+    for text in (*_dialogues(), *_documents()):
         for piece in _MARKERS.split(text):
             yield piece.encode().decode("latin-1").translate(letters)
 
@@ -48,9 +48,16 @@ def _dialogues() -> Iterator[str]:
             yield dialogue.text().decode()
 
 
-def _repository() -> Iterator[str]:
-    for pattern in ("docs/*.md", "packages/*/*/*.py"):
-        for path in sorted(REPOSITORY.glob(pattern)):
+def _documents() -> Iterator[str]:
+    """English prose and code: what this repository says, and the documentation and some modules of Python itself."""
+    library = Path(sysconfig.get_path("stdlib"))
+    for folder, pattern in (
+        (REPOSITORY, "docs/*.md"),
+        (REPOSITORY, "packages/*/*/*.py"),
+        (library, "pydoc_data/topics.py"),
+        (library, "[a-f]*.py"),
+    ):
+        for path in sorted(folder.glob(pattern)):
             yield path.read_text("utf-8")
 
 

@@ -1,8 +1,9 @@
 """Train ds4-mini: python training/train.py FOLDER [--steps N]. Run it again to go on where it was interrupted.
 
-FOLDER gets state.pt (every two minutes) and log.txt. The learning rate rises for 30 steps, stays, and
-falls to nothing over the last 40 % of the steps. The first half of the dialogues is short and bare of the tool preamble:
-what is to be copied is found sooner where there is little else to look at.
+FOLDER gets state.pt (every two minutes) and log.txt. The learning rate rises for 30 steps, stays, and falls to nothing
+over the last 40 % of the steps. What is to be copied is found sooner where there is little else to look at, so dialogues
+are short and plain first; then plain, but such that much is asked for again later, with few raw rows to find it in; then
+as clients send them, a third of them thousands of tokens long, and positions jump in some by up to tens of thousands.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ from kvprompt.markers import ASSISTANT, EOS, THINK, UNTHINK
 from kvprompt.tokenizer import Tokenizer
 
 SEED = 8
-BATCH_TOKENS = 3072
-POOL = 64  # dialogues that are sorted by length before they are cut into batches
-SHORT = 0.5  # share of the steps with short dialogues
+BATCH_TOKENS, LONG_TOKENS = 3072, 6144
+SHORT, PLAIN = 0.2, 0.42  # of the steps, up to which dialogues are short, and plain
+WINDOWS = (8, 16, 32, MINI.window, MINI.window)  # raw rows that are seen: what is further back is in compressed ones
+FAR = 65_536  # positions that are left out at most
 WARM_UP, DECAY = 30, 0.4
 SAVE_EVERY = 120  # seconds
+FAST = torch.cpu._is_avx512_bf16_supported()  # twice as fast, with bfloat16 products
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,44 +66,69 @@ class Examples:
                 speaking = False
         return Example(ids, said)
 
-    def pool(self, short: bool) -> list[Example]:
-        """Some dialogues, all with tools or all without."""
-        tools, exchanges = self.random.random() < 0.75, (1, 3) if short else (3, 8)
-        drawn = dialogues(self.random, tools=tools, exchanges=exchanges)
-        return [self.example(dialogue, short) for dialogue in islice(drawn, POOL * 4 if short else POOL)]
+    def pool(self, progress: float) -> list[Example]:
+        """Dialogues that are sorted by length before they are cut into batches, all with tools or all without."""
+        tools, draw, plain = self.random.random() < 0.65, self.random.random(), progress < PLAIN
+        exchanges, characters, count = (3, 8), (0, 0), 64
+        if progress < SHORT:
+            exchanges, count = (1, 3), 256
+        elif plain:
+            exchanges, count = ((1, 6), 160) if tools else ((8, 30), 40)
+        elif draw < 0.35:
+            exchanges, characters, count = (6, 40), (500, 12_000), 12
+        elif draw < 0.55:
+            characters = (100, 2000)
+        drawn = dialogues(self.random, tools=tools, exchanges=exchanges, characters=characters, plain=plain)
+        examples = (self.example(dialogue, plain) for dialogue in islice(drawn, count))
+        return [example for example in examples if len(example.ids) <= LONG_TOKENS]
 
-    def batches(self, short: Callable[[], bool]) -> Iterator[tuple[Batch, Tensor, Tensor]]:
+    def batches(self, progress: Callable[[], float]) -> Iterator[tuple[Batch, Tensor, Tensor]]:
         """Tokens, the places in the flattened rest that predict something said, and what they predict."""
         while True:
-            groups = list(grouped(sorted(self.pool(short()), key=lambda example: len(example.ids))))[:-1]
+            now = progress()
+            examples = sorted(self.pool(now), key=lambda example: len(example.ids))
+            groups = list(grouped(examples, BATCH_TOKENS if now < PLAIN else LONG_TOKENS))
             self.random.shuffle(groups)
-            yield from map(batch, groups[:4])
+            for group in groups[:4]:
+                window = MINI.window if now < SHORT else self.random.choice(WINDOWS)
+                yield batch(group, window, 0 if now < PLAIN else self.jump())
+
+    def jump(self) -> int:
+        """In one of three batches some thousand positions are left out."""
+        return 128 * round((FAR / 128) ** self.random.random()) if self.random.random() < 0.3 else 0
 
 
-def grouped(examples: list[Example]) -> Iterator[list[Example]]:
+def grouped(examples: list[Example], tokens: int) -> Iterator[list[Example]]:
     """Neighbours, as many as fit into a batch."""
     group: list[Example] = []
     for example in examples:
-        if group and (len(group) + 1) * len(example.ids) > BATCH_TOKENS:
+        if group and (len(group) + 1) * len(example.ids) > tokens:
             yield group
             group = []
         group.append(example)
     yield group
 
 
-def batch(examples: list[Example]) -> tuple[Batch, Tensor, Tensor]:
-    """What `batches` yields, from one group."""
+def batch(examples: list[Example], window: int, jump: int) -> tuple[Batch, Tensor, Tensor]:
+    """What `batches` yields, from one group; the second half of the text is `jump` positions further on."""
     columns = zip(*[example.ids[:-2] for example in examples], strict=False)
-    shared = [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
+    same = [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
+    shared = same if len(examples) > 1 else same[:1]
     start, longest = len(shared), max(len(example.ids) for example in examples)
     rest = torch.zeros(len(examples), longest - start, dtype=torch.long)
     said = torch.zeros_like(rest, dtype=torch.bool)
     for row, example in enumerate(examples):
         rest[row, : len(example.ids) - start] = torch.tensor(example.ids[start:])
         said[row, : len(example.ids) - start] = torch.tensor(example.said[start:])
+    positions = torch.arange(longest)
+    positions[longest // 2 // 128 * 128 :] += jump
     places = said[:, 1:].nonzero()
     targets = rest[places[:, 0], places[:, 1] + 1]
-    return Batch(torch.tensor(shared, dtype=torch.long), rest), places[:, 0] * rest.shape[1] + places[:, 1], targets
+    return (
+        Batch(torch.tensor(shared, dtype=torch.long), rest, positions, window),
+        places[:, 0] * rest.shape[1] + places[:, 1],
+        targets,
+    )
 
 
 def rate(step: int, steps: int) -> float:
@@ -143,9 +171,11 @@ class Training:
         self.file.with_suffix(".new").rename(self.file)
 
     def learn(self, data: Batch, places: Tensor, targets: Tensor, factor: float) -> float:
-        logits = self.network.logits(self.network.streams(data)[places])
-        loss = F.cross_entropy(logits, targets)
-        loss.backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=FAST):
+            logits = self.network.logits(self.network.streams(data)[places])
+            loss = F.cross_entropy(logits, targets)
+        torch.stack([loss, *self.network.lessons]).sum().backward()
+        self.network.lessons.clear()
         for optimiser, lr in zip(self.optimisers, self.rates, strict=True):
             optimiser.param_groups[0]["lr"] = lr * factor
             optimiser.step()
@@ -157,7 +187,7 @@ class Training:
         """Go on to step `steps`."""
         examples = Examples(tokenizer(), SEED + self.step)
         saved, recent = time.monotonic(), []
-        for data in examples.batches(lambda: self.step < steps * SHORT):
+        for data in examples.batches(lambda: self.step / steps):
             if self.step >= steps:
                 break
             began = time.monotonic()
@@ -181,7 +211,7 @@ class Training:
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--steps", default=2450, show_default=True)
+@click.option("--steps", default=3300, show_default=True)
 def main(folder: Path, steps: int) -> None:
     torch.set_num_threads(1)  # two wait for each other when the machine has other work
     folder.mkdir(parents=True, exist_ok=True)

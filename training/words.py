@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 
-def _listed(text: str, separator: str = " ") -> tuple[str, ...]:
+def listed(text: str, separator: str = " ") -> tuple[str, ...]:
     return tuple(text.split(separator))
 
 
-NAMES = _listed(
+NAMES = listed(
     "Anna Marco Giulia Peter Laura Paul Elena Tom Sara David Chiara Max Emma Luca Maria John Lisa Carlo "
     "Nina Leo Clara Hugo Irene Bruno Alice Oscar Rosa Felix Vera Simon"
 )
-CITIES = _listed(
+CITIES = listed(
     "Rome Paris London Berlin Madrid Vienna Milan Naples Lisbon Dublin Oslo Athens Prague Warsaw Turin "
     "Venice Boston Tokyo Zurich Geneva Lyon Porto Genoa Munich Hamburg Seville Bologna Palermo Bari "
     "Chicago"
 )
-NOUNS = _listed(
+NOUNS = listed(
     "plan report notes budget letter recipe list draft diary index summary agenda invoice survey readme config"
 )
-FOLDERS = _listed("docs src home data notes work mail tests images backup")
-ENDINGS = _listed("md txt py json csv")
+FOLDERS = listed("docs src home data notes work mail tests images backup")
+ENDINGS = listed("md txt py json csv")
+PROGRAMS = listed("ls,cat,head,tail,sort,wc -l,stat,file,python,git log", ",")
+DOGS = listed("Rex Luna Fido Bella Argo Milo Stella Rocky Bobby Nero Zoe Birba")
+FOODS = (
+    ("pizza", "pizza"),
+    ("bread", "pane"),
+    ("soup", "zuppa"),
+    ("rice", "riso"),
+    ("fish", "pesce"),
+    ("cheese", "formaggio"),
+    ("apples", "mele"),
+    ("pasta", "pasta"),
+)
 DAYS = (
     ("Monday", "lunedì"),
     ("Tuesday", "martedì"),
@@ -41,16 +53,16 @@ COLOURS = (
     ("orange", "arancione"),
     ("purple", "viola"),
 )
-THINGS = _listed(
+THINGS = listed(
     "the train,the meeting,the lesson,the dinner,the flight,the concert,the call,the parcel,the bus,the game",
     ",",
 )
-STATES = _listed(
+STATES = listed(
     "is late,is ready,is over,is tomorrow,starts at nine,was moved,is cancelled,is full,is open,is here",
     ",",
 )
-ERRANDS = _listed("buy,call,pay,clean,bring,find,check,send,fix,order", ",")
-OBJECTS = _listed(
+ERRANDS = listed("buy,call,pay,clean,bring,find,check,send,fix,order", ",")
+OBJECTS = listed(
     "milk,bread,the car,the rent,a book,the keys,the doctor,two tickets,the printer,flowers,coffee,the lamp",
     ",",
 )
@@ -93,28 +105,25 @@ FACTS = (
     ),
     ("Who wrote Hamlet?", "Shakespeare wrote Hamlet.", "Chi ha scritto Amleto?", "Shakespeare ha scritto Amleto."),
     ("Who are you?", "I am ds4-mini, a very small model.", "Chi sei?", "Sono ds4-mini, un modello molto piccolo."),
+    ("What do cows eat?", "Cows eat grass.", "Che cosa mangiano le mucche?", "Le mucche mangiano l'erba."),
+    (
+        "How many hours has a day?",
+        "A day has twenty-four hours.",
+        "Quante ore ha un giorno?",
+        "Un giorno ha ventiquattro ore.",
+    ),
+    ("Where do fish live?", "Fish live in water.", "Dove vivono i pesci?", "I pesci vivono nell'acqua."),
+    ("What is a token?", "A token is a piece of text.", "Che cos'è un token?", "Un token è un pezzo di testo."),
+    (
+        "What can you do?",
+        "I can talk a little and call tools.",
+        "Che cosa sai fare?",
+        "So parlare un po' e chiamare strumenti.",
+    ),
     (
         "What is a checkpoint?",
         "A checkpoint is a saved state of the model.",
         "Che cos'è un checkpoint?",
         "Un checkpoint è uno stato salvato del modello.",
     ),
-)
-FILLER = (
-    "The cache keeps the prefix of the prompt.",
-    "A saved state is read again after a restart.",
-    "The old harbour lies behind the market.",
-    "In the morning the shops open late.",
-    "Nobody knew why the bridge was closed.",
-    "The library has many rooms and a garden.",
-    "Every file has a name and a size.",
-    "The river was high after the rain.",
-    "Two boats came in before noon.",
-    "Please keep your answers short.",
-    "Read the rules before you begin.",
-    "The museum shows maps and old clocks.",
-    "A small dog slept near the door.",
-    "The tools are listed above.",
-    "They walked along the wall to the tower.",
-    "The road to the village is narrow.",
 )

@@ -52,16 +52,27 @@ def test_it_is_the_real_architecture_and_small() -> None:
 def test_the_training_computes_what_the_engine_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "training"))
     from generator import dialogue
-    from network import Batch, Network
+    from network import Batch, Network, rotary
 
     loaded, stored = load_gguf(BUILT_IN), open_gguf(BUILT_IN).tensors
     kinds = {name: torch.int32 if name.endswith("tid2eid.weight") else torch.float32 for name in stored}
     network = Network(loaded.model.config, {name: stored[name].unpack(kind) for name, kind in kinds.items()})
     ids = torch.tensor(loaded.tokenizer.encode_chat(dialogue(Random(1), 4, tools=True).text()))
+    c = loaded.model.config
     with torch.no_grad():
-        theirs = network.logits(network.streams(Batch(ids[:100], ids[None, 100:])))
+        theirs = network.logits(network.streams(Batch(ids[:100], ids[None, 100:], torch.arange(len(ids)), c.window)))
     ours = loaded.model.logits(loaded.model.forward(ids, Session(loaded.model, 1024, 1024)._memory))[100:]
     assert (ours - theirs).abs().max() < 0.02 * theirs.abs().max()  # roundings flip here and there
+
+    memory = Session(loaded.model, 1024, 1024)._memory.layers[1].index
+    x, q_r, positions = torch.randn(200, c.dim), torch.randn(200, c.q_rank), torch.arange(200)
+    turn, indexer = rotary(c, True).turns(positions), loaded.model.layers[1].attention.indexer
+    assert indexer is not None and memory is not None
+    indexer.compressor(x, 0, memory)
+    q, w, rows = network.index("blk.1.", x, q_r, turn, Batch(ids[:1], ids[None, 1:200], positions, c.window))
+    queries, weights = indexer.queries(x, q_r, turn)
+    for taught, used in ((q[0], queries[1:]), (w[0], weights[1:]), (rows[0], memory.rows[:50])):
+        assert ((taught - used).abs() > 1e-5).float().mean() < 1e-3  # FP4 roundings flip, too
 
 
 def chat_tools(schema: dict[str, Any] = SCHEMA) -> list[dict[str, Any]]:
