@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import anthropic
+import httpx2
 import pytest
 from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
@@ -13,7 +14,7 @@ from kvprompt.conversation import ToolCall
 from kvprompt.events import Arguments, Broken
 from kvserver.wire import Call, Finish, Finished, Piece, Started, Usage
 from server.fakes import FakeBackend, serving, spoken
-from server.reading import streamed, whole
+from server.reading import BODIES, streamed, whole
 
 PATH = "/v1/messages"
 EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
@@ -75,7 +76,6 @@ def test_an_answer_without_words_has_an_empty_text(reasoning: str, kinds: list[s
     [
         ("stop", None, "end_turn"),
         ("length", None, "max_tokens"),
-        ("error", None, "end_turn"),
         ("stop", "END", "stop_sequence"),
     ],
 )
@@ -86,6 +86,16 @@ def test_stop_reasons(finish: Finish, stop: str | None, reason: str) -> None:
     delta = streamed(PATH, script)[-2].data
     assert delta["delta"] == {"stop_reason": reason, "stop_sequence": stop}
     assert delta["usage"]["output_tokens"] == 7
+
+
+def test_half_an_answer_does_not_pass_for_a_whole_one() -> None:
+    """Claude Code shows an end_turn as the answer, whatever cut it off, and tries again after an error."""
+    script = spoken("why", "x", finish="error")
+    *_, last = streamed(PATH, script)
+    assert (last.name, last.data["error"]["type"]) == ("error", "overloaded_error")
+    with serving(FakeBackend(script)) as url:
+        answer = httpx2.post(url + PATH, json=BODIES[PATH])
+    assert (answer.status_code, answer.json()["error"]["type"]) == (503, "overloaded_error")
 
 
 def test_a_stream_has_one_block_open_at_a_time_and_signs_what_was_thought() -> None:

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from kvprompt.conversation import ToolCall, Turn
 from kvprompt.events import Arguments, Broken, Reasoning, Text
 
-from ..errors import anthropic_error
+from ..errors import Refused, anthropic_error
 from ..wire import Call, Failed, Finished, Piece, Usage
 from .reply import COMMENT, Json, Reply, event
 
 STOP_REASONS = {"tool_calls": "tool_use", "length": "max_tokens"}
+# There is no stop reason for it, and half an answer must not pass for a whole one: agents try again after an error.
+CUT_OFF = Failed(503, "the server is stopping and has cut this answer off")
 
 
 class AnthropicReply(Reply):
@@ -23,6 +25,8 @@ class AnthropicReply(Reply):
     _answered = False  # whether there was a block other than thinking
 
     def body(self, finished: Finished) -> Json:
+        if finished.finish == "error":
+            raise Refused(CUT_OFF)
         return self._message(_content(finished.turn, self.id), finished.usage) | _stopped(finished)
 
     def keepalive(self) -> bytes:
@@ -47,6 +51,9 @@ class AnthropicReply(Reply):
                 yield self._delta({"type": "input_json_delta", "partial_json": text})
 
     def finish(self, finished: Finished) -> Iterator[bytes]:
+        if finished.finish == "error":
+            yield from self.fail(CUT_OFF)
+            return
         if not self._answered:
             yield from self._into("text", {"type": "text", "text": ""})
         yield from self._close()
