@@ -10,7 +10,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from kvprompt.conversation import ToolCall
-from kvserver.wire import Failed, Logprob, Started, Usage
+from kvserver.wire import Failed, Finish, Logprob, Started, Usage
 from server.fakes import FakeBackend, serving, spoken
 from server.reading import streamed, whole
 
@@ -197,6 +197,15 @@ def test_a_length_stop_makes_the_answer_and_its_last_item_incomplete(stream: boo
     assert answer["status"] == "incomplete"
     assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
     assert [item["status"] for item in answer["output"]] == ["incomplete"]
+
+
+@pytest.mark.parametrize("finish", ["stop", "length", "error"])
+@pytest.mark.parametrize(("reasoning", "text"), [("why", ""), ("why", "x"), ("", "x")])
+def test_what_was_answered_can_be_sent_back(finish: Finish, reasoning: str, text: str) -> None:
+    """Codex does, also when the answer was cut off: refused then, its conversation would be refused for ever."""
+    answer = whole(PATH, spoken(reasoning, text, finish=finish))
+    assert answer["output"]
+    assert whole(PATH, spoken("", "y"), input=[*answer["output"], {"role": "user", "content": "go on"}])["output"]
 
 
 def test_an_error_of_the_engine_is_a_failed_response() -> None:

@@ -89,11 +89,11 @@ class _Items:
         self.flush()
 
     def add(self, item: Fields) -> None:
-        kind = item.text("type", "message")
-        if item.text("status") not in ("", "completed"):
-            raise BadRequest(
-                f"an input item has the status '{item.text('status')}'; only completed items can be replayed"
-            )
+        kind, status = item.text("type", "message"), item.text("status")
+        # What was said before an answer was cut off comes back as it was told; half a call would be another call.
+        told = status in ("", "completed") or (status == "incomplete" and kind in ("message", "reasoning"))
+        if not told:
+            raise BadRequest(f"an input item has the status '{status}'; only completed items can be replayed")
         if kind == "message":
             self.message(item)
         elif kind == "reasoning":
