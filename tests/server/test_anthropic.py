@@ -89,7 +89,7 @@ def test_stop_reasons(finish: Finish, stop: str | None, reason: str) -> None:
 
 
 def test_half_an_answer_does_not_pass_for_a_whole_one() -> None:
-    """Claude Code shows an end_turn as the answer, whatever cut it off, and tries again after an error."""
+    """Claude Code shows an end_turn as the answer, whatever cut it off; after an error it says so or tries again."""
     script = spoken("why", "x", finish="error")
     *_, last = streamed(PATH, script)
     assert (last.name, last.data["error"]["type"]) == ("error", "overloaded_error")

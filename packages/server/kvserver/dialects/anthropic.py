@@ -13,7 +13,7 @@ from ..wire import Call, Failed, Finished, Piece, Usage
 from .reply import COMMENT, Json, Reply, event
 
 STOP_REASONS = {"tool_calls": "tool_use", "length": "max_tokens"}
-# There is no stop reason for it, and half an answer must not pass for a whole one: agents try again after an error.
+# There is no stop reason for it, and half an answer must not pass for a whole one: after an error agents say so or try again.
 CUT_OFF = Failed(503, "the server is stopping and has cut this answer off")
 
 
