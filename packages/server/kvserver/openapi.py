@@ -17,6 +17,8 @@ NUMBER: Schema = {"type": ["number", "null"]}
 COUNT: Schema = {"type": "integer", "minimum": 0}
 EFFORT: Schema = {"enum": [None, "", *EFFORTS]}
 NOT_AN_OBJECT: Schema = {"type": ["string", "number", "boolean", "null", "array"]}
+OBJECTS: Schema = {"type": ["array", "null"], "items": {"type": "object"}}
+PICTURE: Schema = {"type": "object", "required": ["type"], "properties": {"type": {"enum": sorted(UNSEEN)}}}
 
 
 def document() -> Schema:
@@ -131,55 +133,61 @@ def _thinking() -> Schema:
 
 
 def _parts() -> Schema:
-    parts = {"anyOf": [{"type": ["string", "number", "boolean", "null", "object"]}, _array("Part")]}
-    blocks = {"anyOf": [{"type": ["string", "number", "boolean", "null", "object"]}, _array("Block")]}
+    parts, results, blocks = _array_or_value("Part"), _array_or_value("Result"), _array_or_value("Block")
     seen = {"not": {"enum": sorted(UNSEEN)}}
+    message = {"reasoning_content": parts, "tool_call_id": TEXT, "tool_calls": OBJECTS}
     return {
-        "ChatMessage": _object(
-            role=TEXT,
-            content=parts,
-            reasoning_content=parts,
-            tool_call_id=TEXT,
-            tool_calls={"type": ["array", "null"], "items": {"type": "object"}},
-        ),
+        "ChatMessage": {
+            "anyOf": [
+                _object(role=TEXT, content=parts, **message),
+                _object(["role"], role={"const": "tool"}, content=results, **message),
+            ]
+        },
         "AnthropicMessage": _object(role=TEXT, content=blocks),
         "Part": {"anyOf": [NOT_AN_OBJECT, _object(type=seen, text=TEXT)]},
-        "Block": {"anyOf": [NOT_AN_OBJECT, *_blocks(parts)]},
+        "Result": {"anyOf": [NOT_AN_OBJECT, _object(text=TEXT), PICTURE]},
+        "Block": {"anyOf": [NOT_AN_OBJECT, *_blocks(parts, results)]},
         "Tool": {"anyOf": [NOT_AN_OBJECT, _object(["function"], function=_if_object(name=TEXT)), _object(name=TEXT)]},
     }
 
 
-def _blocks(parts: Schema) -> list[Schema]:
+def _blocks(parts: Schema, results: Schema) -> list[Schema]:
     use = _object(["type"], type={"const": "tool_use"}, id=TEXT, name=TEXT)
-    result = _object(["type"], type={"const": "tool_result"}, tool_use_id=TEXT, content=parts)
+    result = _object(["type"], type={"const": "tool_result"}, tool_use_id=TEXT, content=results)
     other = {"type": ["string", "null"], "not": {"enum": ["tool_use", "tool_result", *sorted(UNSEEN)]}}
     return [use, result, _object(type=other, text=parts, thinking=parts)]
 
 
 def _items() -> Schema:
-    """Items of Responses. Their text must be text; what else it might be is refused."""
-    part = {"anyOf": [{"type": "string"}, _object(["type"], type={"enum": sorted(TEXT_PARTS)}, text=TEXT)]}
-    strict = {"anyOf": [{"type": ["string", "number", "boolean", "null", "object"]}, {"type": "array", "items": part}]}
+    """Items of Responses. Their text must be text; what else it might be is refused, but in the result of a tool."""
+    strict, results = _array_or_value("ItemPart"), _array_or_value("ItemResult")
+    told = {"status": {"enum": [None, "", "completed", "incomplete"]}}
     return {
         "Item": {
             "anyOf": [
-                _item([None, "message"], role=TEXT, content=strict) | {"required": []},
-                _item(["reasoning"], summary=strict, content=strict),
+                _item([None, "message"], role=TEXT, content=strict, **told) | {"required": []},
+                _item(["reasoning"], summary=strict, content=strict, **told),
                 _item(sorted(CALLS), call_id=TEXT, name=TEXT, namespace=TEXT),
                 _item(sorted(HOSTED_CALLS), call_id=TEXT),
-                _item(sorted(OUTPUTS | HOSTED_OUTPUTS), call_id=TEXT, output=strict),
+                _item(sorted(OUTPUTS | HOSTED_OUTPUTS), call_id=TEXT, output=results),
                 _item(sorted(BOOKKEEPING)),
             ]
-        }
+        },
+        "ItemPart": {"anyOf": [{"type": "string"}, _object(["type"], type={"enum": sorted(TEXT_PARTS)}, text=TEXT)]},
+        "ItemResult": {"anyOf": [_ref("ItemPart"), PICTURE]},
     }
 
 
 def _item(types: list[Any], **properties: Schema) -> Schema:
-    return _object(["type"], type={"enum": types}, status={"enum": [None, "", "completed"]}, **properties)
+    return _object(["type"], **{"type": {"enum": types}, "status": {"enum": [None, "", "completed"]}} | properties)
 
 
 def _list(name: str) -> Schema:
     return {"type": ["array", "null"], "items": _ref(name)}
+
+
+def _array_or_value(name: str) -> Schema:
+    return {"anyOf": [{"type": ["string", "number", "boolean", "null", "object"]}, _array(name)]}
 
 
 def _array(name: str) -> Schema:
