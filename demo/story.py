@@ -134,13 +134,13 @@ def play(folder: Path) -> None:
     anna = Conversation("Anna", tools=[{"type": "function", "function": WEATHER}])
     marco = Conversation("Marco")
     with Server(folder) as server:
-        anna.turn(server, LETTER * 100 + "I live in Rome.")
-        anna.turn(server, "Where do I live?")
+        anna.turn(server, LETTER * 120 + "I live in Rome.")
+        anna.turn(server, LETTER * 25 + "Where do I live?")
         anna.turn(server, "What is the weather in Rome?")
-        marco.turn(server, LETTER * 90 + "I live in Paris.")
+        marco.turn(server, LETTER * 110 + "I live in Paris.")
         server.stop()
     with Server(folder) as server:
-        anna.turn(server, "What is the capital of France?")
+        anna.turn(server, "Where do I live?")
         server.stop()
     (folder / "request.json").write_text(json.dumps(anna.request))
     kvtool(folder, "ls", "kv")

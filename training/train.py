@@ -30,8 +30,8 @@ from kvprompt.tokenizer import Tokenizer
 
 SEED = 8
 BATCH_TOKENS, LONG_TOKENS = 3072, 6144
-SHORT, PLAIN = 0.2, 0.42  # of the steps, up to which dialogues are short, and plain
-WINDOWS = (8, 16, 32, MINI.window, MINI.window)  # raw rows that are seen: what is further back is in compressed ones
+SHORT, PLAIN = 660, 1386  # steps up to which dialogues are short, and plain
+NARROW = (8, 16, 32)  # raw rows that are seen at times: what is further back is in compressed ones
 FAR = 65_536  # positions that are left out at most
 WARM_UP, DECAY = 30, 0.4
 SAVE_EVERY = 120  # seconds
@@ -66,11 +66,11 @@ class Examples:
                 speaking = False
         return Example(ids, said)
 
-    def pool(self, progress: float) -> list[Example]:
+    def pool(self, step: int) -> list[Example]:
         """Dialogues that are sorted by length before they are cut into batches, all with tools or all without."""
-        tools, draw, plain = self.random.random() < 0.65, self.random.random(), progress < PLAIN
+        tools, draw, plain = self.random.random() < 0.7, self.random.random(), step < PLAIN
         exchanges, characters, count = (3, 8), (0, 0), 64
-        if progress < SHORT:
+        if step < SHORT:
             exchanges, count = (1, 3), 256
         elif plain:
             exchanges, count = ((1, 6), 160) if tools else ((8, 30), 40)
@@ -82,16 +82,19 @@ class Examples:
         examples = (self.example(dialogue, plain) for dialogue in islice(drawn, count))
         return [example for example in examples if len(example.ids) <= LONG_TOKENS]
 
-    def batches(self, progress: Callable[[], float]) -> Iterator[tuple[Batch, Tensor, Tensor]]:
+    def batches(self, step: Callable[[], int]) -> Iterator[tuple[Batch, Tensor, Tensor]]:
         """Tokens, the places in the flattened rest that predict something said, and what they predict."""
         while True:
-            now = progress()
+            now = step()
             examples = sorted(self.pool(now), key=lambda example: len(example.ids))
             groups = list(grouped(examples, BATCH_TOKENS if now < PLAIN else LONG_TOKENS))
             self.random.shuffle(groups)
             for group in groups[:4]:
-                window = MINI.window if now < SHORT else self.random.choice(WINDOWS)
-                yield batch(group, window, 0 if now < PLAIN else self.jump())
+                yield batch(group, self.window(now), 0 if now < PLAIN else self.jump())
+
+    def window(self, step: int) -> int:
+        narrow = 0 if step < SHORT else 0.6 if step < PLAIN else 0.2
+        return self.random.choice(NARROW) if self.random.random() < narrow else MINI.window
 
     def jump(self) -> int:
         """In one of three batches some thousand positions are left out."""
@@ -187,7 +190,7 @@ class Training:
         """Go on to step `steps`."""
         examples = Examples(tokenizer(), SEED + self.step)
         saved, recent = time.monotonic(), []
-        for data in examples.batches(lambda: self.step / steps):
+        for data in examples.batches(lambda: self.step):
             if self.step >= steps:
                 break
             began = time.monotonic()
@@ -211,7 +214,7 @@ class Training:
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--steps", default=3300, show_default=True)
+@click.option("--steps", default=4300, show_default=True)
 def main(folder: Path, steps: int) -> None:
     torch.set_num_threads(1)  # two wait for each other when the machine has other work
     folder.mkdir(parents=True, exist_ok=True)

@@ -135,6 +135,33 @@ def test_a_call_is_replayed_as_it_was_sampled_after_a_restart_with_reordered_jso
     assert again["choices"][0]["message"]["content"] == DONE
 
 
+def test_what_was_told_thousands_of_tokens_ago_is_known_after_a_restart(tmp_path: Path) -> None:
+    """The indexers have to choose: they let 2,048 tokens through."""
+    page = (
+        "The old harbour lies behind the market. In the morning the shops open late. Two boats came in before noon. "
+        * 110
+    )
+    messages = [{"role": "user", "content": "My name is Anna."}]
+    body: dict[str, Any] = {"model": "deepseek-chat", "temperature": 0, "max_tokens": 40, "messages": messages}
+
+    def say(server: Server, text: str = "") -> Any:
+        if text:
+            messages.append({"role": "user", "content": text})
+        answer = server.post("/v1/chat/completions", body)
+        messages.append(answer["choices"][0]["message"])
+        return answer
+
+    options = ("--kv-disk-dir", str(tmp_path / "kv"))
+    with Server(tmp_path / "log 1", *options, model=None) as server:
+        assert "Anna" in say(server)["choices"][0]["message"]["content"]
+        far = say(server, f"{page} What is ice?")["usage"]["prompt_tokens"]
+        assert server.stop() == 0
+    with Server(tmp_path / "log 2", *options, model=None) as server:
+        answer = say(server, "What is my name?")
+    assert answer["choices"][0]["message"]["content"] == "Your name is Anna."
+    assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] > far > 2500
+
+
 def test_the_demo_plays(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, ROOT / "demo" / "story.py"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
