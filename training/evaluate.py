@@ -137,7 +137,7 @@ def main(model: Path, count: int, temperature: float, seed: int) -> None:
         trial.ask(dialogue, ", long prompt")
     print(f"{model.name}, {2 * count + 4 * (count // 5)} held-out dialogues, temperature {temperature:g}")
     for row, asked in sorted(trial.asked.items()):
-        print(f"{row:<49} {trial.right[row]:>4} of {asked:>4}  {trial.right[row] / asked:>6.1%}")
+        print(f"{row:<52} {trial.right[row]:>4} of {asked:>4}  {trial.right[row] / asked:>6.1%}")
 
 
 if __name__ == "__main__":
