@@ -93,6 +93,7 @@ class Examples:
                 yield batch(group, self.window(now), 0 if now < PLAIN else self.jump())
 
     def window(self, step: int) -> int:
+        """How many raw rows the next batch sees: few at times, once copying from raw ones had time to be found."""
         narrow = 0 if step < SHORT else 0.6 if step < PLAIN else 0.2
         return self.random.choice(NARROW) if self.random.random() < narrow else MINI.window
 
