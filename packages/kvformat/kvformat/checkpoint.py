@@ -35,18 +35,6 @@ if TYPE_CHECKING:
 CHUNK = 1 << 20
 
 
-def open_regular(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
-    """Open a regular file unbuffered; raises Unreadable with the reason for anything else, and never blocks on a pipe."""
-    try:
-        fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise Unreadable(f"cannot be opened: {os.strerror(error.errno or 0).lower()}", path=path) from None
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise Unreadable("is not a regular file", path=path)
-    return io.FileIO(fd, "rb" if flags == os.O_RDONLY else "r+b")
-
-
 class Checkpoint:
     """A sound checkpoint that is open for reading. Use it as a context manager.
 
@@ -83,39 +71,6 @@ class Checkpoint:
         except (ConstructError, OSError) as error:
             file.close()
             raise Unreadable(f"changed or failed while it was read: {error}", path=path) from None
-
-    def close(self) -> None:
-        """Mapped views stay valid; everything else of this object does not."""
-        self._file.close()
-
-    def __enter__(self) -> Checkpoint:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    # ---- the key
-
-    def text(self) -> bytes:
-        return self._read_bytes(self.text_span)
-
-    @property
-    def text_span(self) -> Span:
-        return Span(layout.TEXT_OFFSET, "u1", (self.header.text_bytes,))
-
-    def text_key(self) -> str:
-        """SHA1 of the text in hex, in constant memory."""
-        digest = hashlib.sha1(usedforsecurity=False)
-        for piece in self.pieces(self.text_span):
-            digest.update(piece)
-        return digest.hexdigest()
-
-    @property
-    def name_key(self) -> str | None:
-        """The key that the file name promises; None for names that ds4 does not look at."""
-        return key_of_name(self.path.name)
 
     # ---- the state
 
@@ -168,26 +123,9 @@ class Checkpoint:
             payload.words.prefill_chunk,
         )  # fmt: skip
 
-    def mapped(self) -> mmap.mmap:
-        """The whole file, mapped read-only."""
-        try:
-            return mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
-            raise Unreadable(f"cannot be mapped: {error}", path=self.path) from None
-
     def tool_pairs(self) -> Iterator[tuple[bytes, bytes]]:
         """(id, block) of the tool map, as ds4 would load them."""
         return iter(()) if self.tools is None else read_tool_map(self._file, self.tools)
-
-    def pieces(self, span: Span, chunk: int = CHUNK) -> Iterator[memoryview]:
-        """The bytes of a span, a bounded piece at a time; each piece is valid until the next one is asked for."""
-        buffer = memoryview(bytearray(min(chunk, span.nbytes)))
-        done = 0
-        while done < span.nbytes:
-            piece = buffer[: min(chunk, span.nbytes - done)]
-            self.read_at(span.offset + done, piece)
-            yield piece
-            done += len(piece)
 
     # ---- inside
 
@@ -222,37 +160,11 @@ class Checkpoint:
                 self.trailer_problem = "the title is cut short"
         return end
 
-    def _read_bytes(self, span: Span) -> bytes:
-        data = bytearray(span.nbytes)
-        self.read_at(span.offset, memoryview(data))
-        return bytes(data)
-
     def _fill(self, span: Span, target: NDArray[Any]) -> None:
         if target.nbytes:
             self.read_at(span.offset, memoryview(cast("Any", target)).cast("B"))
         if sys.byteorder == "big":
             target.byteswap(inplace=True)
-
-    def read_at(self, offset: int, view: memoryview) -> None:
-        """Fill `view` from a byte offset. Leaves the file's position alone, so any number of threads may."""
-        done = 0
-        try:
-            while done < len(view):
-                count = _pread_into(self._file.fileno(), view[done:], offset + done)
-                if not count:
-                    raise Truncated("the file became shorter while it was read", path=self.path, offset=offset + done)
-                done += count
-        except (OSError, ValueError) as error:
-            raise Unreadable(f"failed while it was read: {error}", path=self.path) from None
-
-
-def _pread_into(fd: int, view: memoryview, offset: int) -> int:
-    if hasattr(os, "preadv"):
-        return os.preadv(fd, [view], offset)
-    data = os.pread(fd, len(view), offset)  # older macOS
-    view[: len(data)] = data
-    return len(data)
-
 
 def _named_spans(layer: LayerSpans) -> Iterator[tuple[str, Span]]:
     for name in LayerState.__dataclass_fields__:

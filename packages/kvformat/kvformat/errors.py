@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvformat.dialects import Dialect
 
 
 class KVError(Exception):
@@ -68,9 +72,9 @@ class OtherDialect(KVError):
 
     code = "other-dialect"
 
-    def __init__(self, dialect: str, **fields: object) -> None:
+    def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
-        super().__init__(f"another dialect: {dialect}", **fields)  # type: ignore[arg-type]
+        super().__init__(f"another dialect: {dialect.name}", remedy="it is shown and kept, never changed")
 
 
 class Truncated(KVError):

@@ -27,6 +27,9 @@ EXT_TOOL_MAP = 0x01
 EXT_RESPONSES_VISIBLE = 0x02
 EXT_THINKING_VISIBLE = 0x04
 EXT_TITLE = 0x08
+EXT_BANK_REPLAY = 0x10  # this and the next two: ds4-dfm
+EXT_IMAGE_PIXELS = 0x20
+EXT_FOOTER = 0x40
 EXT_KNOWN = EXT_TOOL_MAP | EXT_RESPONSES_VISIBLE | EXT_THINKING_VISIBLE | EXT_TITLE
 
 REASONS = ("unknown", "cold", "continued", "evict", "shutdown", "agent-system", "agent-session")
@@ -38,8 +41,8 @@ HEADER = Struct(
     "magic" / Bytes(3) * 'ASCII "KVC"',
     "version" / Int8ul * "1",
     "quant_bits" / Int8ul * "bits of the routed experts' weights: 2 (IQ2/Q2 class) or 4 (Q4 class, MXFP4)",
-    "reason" / Int8ul * "0 unknown, 1 cold, 2 continued, 3 evict, 4 shutdown, 5 agent-system, 6 agent-session; more reads as 0",
-    "ext_flags" / Int8ul * "bit 0 KTM, 1 responses-visible key, 2 thinking-visible key, 3 title; bits 4..7 survive",
+    "reason" / Int8ul * "0 unknown, 1 cold, 2 continued, 3 evict, 4 shutdown, 5 agent-system, 6 agent-session; forks: 7, 8, 9; more reads as 0",
+    "ext_flags" / Int8ul * "bit 0 KTM, 1 responses-visible key, 2 thinking-visible key, 3 title; forks: 4, 5, 6; bits 4..7 survive",
     "model_id" / Int8ul * "0 Flash, 1 Pro (2..6 other models); always 0 before 2026-05-25",
     "tokens" / Int32ul * "tokens of the payload, not 0",
     "hits" / Int32ul * "restores so far, wraps",
@@ -118,9 +121,22 @@ TITLE = Struct(
     "title" / Tensor("u1", this.title_bytes) * "session title, written by ds4-agent",
 )
 
-# KVC relatives that are recognised by structure and then left alone (FORMAT 1.4, 1.7)
+FOOTER = Struct(
+    "magic" / Bytes(4) * 'ASCII "KVI" and a byte 1',
+    "identity" / Bytes(32) * "names the model, in ds4-dfm's way",
+    "end" / Bytes(4) * 'ASCII "KVI!"',
+)
+FOOTER_BYTES = FOOTER.sizeof()
+FOOTER_MAGIC, FOOTER_END = b"KVI\x01", b"KVI!"
+
+# By these the relatives of the format are recognised (FORMAT 1.4, 1.7, DIALECTS)
 DSVL_MAGIC = b"DSVL"
+SEGMENT_MAGIC = b"PSG1"
+CKPT_MAGIC = b"CKPT"
 TAIL_MAGICS = (b"TAIL", b"TAL2")
+CONV_ID_HEADER = 72
 V41_WORD_12 = 0x00413431
 QWEN_WORD_12 = 0x51573802
+GLM_52_SIZES = (78, 256, 256, 154880)  # words 8 to 11
+GLM_53_LAYERS = 45
 MODELS = ("Flash", "Pro", "GLM 5.2", "GLM 5.3 Flash or Laguna S2.1", "V4.1 Flash", "Qwen3.8 Flash Next", "Qwen3.8 mini")

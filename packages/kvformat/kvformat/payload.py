@@ -1,8 +1,8 @@
 """One DSV4 payload: find every tensor of it without reading one, settle its layer pattern, and write it again.
 
 Parsing needs the row counts (small, read here) because the layers' sizes depend on them, and the ratios, which no payload
-stores: a known shape brings them, else `shapes.infer_ratios` finds what fits. If several patterns fit, the payload is
-*ambiguous*: its layers stay one opaque span.
+stores: a known shape brings them, else `ratios` finds what fits. If several patterns fit, the payload is *ambiguous*: its
+layers stay one opaque span.
 """
 
 from __future__ import annotations
@@ -13,32 +13,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, BinaryIO
 
-from kvformat import layout
-from kvformat.errors import Damaged, OtherDialect, Truncated
+from kvformat import dialects, layout
+from kvformat.errors import Damaged, KVError, OtherDialect, Truncated
 from kvformat.header import Header
-from kvformat.shapes import Shape, front_bytes, infer_ratios, layer_bytes
+from kvformat.ratios import Layers
+from kvformat.recognition import MTP_TAIL
+from kvformat.shapes import Shape, front_bytes, layer_bytes
 from kvformat.spans import Span
-
-MAX_LAYERS = 256  # bounds what a hostile file can make us read before its size has been checked
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """The 13 words, as declared in `layout.WORDS`."""
-
-    magic: bytes
-    version: int
-    ctx: int
-    prefill_chunk: int
-    raw_cap: int
-    raw_window: int
-    comp_cap: int
-    tokens: int
-    layers: int
-    head_dim: int
-    indexer_dim: int
-    vocab: int
-    raw_live: int
+from kvformat.words import Words
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +54,12 @@ class Payload:
 def find_payload(file: BinaryIO, header: Header, shapes: Iterable[Shape]) -> Payload:
     """Locate the tensors of the payload that `header` announces; `shapes` are the patterns known to the caller.
 
-    Raises Truncated, Damaged or OtherDialect with the absolute offset of the fault.
+    `recognition` has found nothing that speaks against a generation of ours. Raises Truncated or Damaged with the absolute
+    offset of the fault, and OtherDialect for more bytes than the words and counts account for.
     """
-    if header.payload_bytes < layout.WORDS.sizeof():
-        raise Truncated(
-            "no room for the 13 payload words",
-            offset=header.payload_offset,
-            expected="52 bytes",
-            found=header.payload_bytes,
-        )
     file.seek(header.payload_offset)
     words = Words(**_fields(layout.WORDS.parse_stream(file)))
-    _check_words(header, words)
+    words.check(header)
     need = front_bytes(words.tokens, words.vocab, words.layers)
     if need > header.payload_bytes:
         raise Truncated(
@@ -102,45 +78,6 @@ def find_payload(file: BinaryIO, header: Header, shapes: Iterable[Shape]) -> Pay
     layers = None if shape is None else _find_layers(file, words, shape, n_comp, n_index_comp, body)
     counts = Span(front.n_comp.offset, "u4", (2, words.layers))
     return Payload(words, front.token_ids, front.logits, n_comp, n_index_comp, counts, body, shape, layers)
-
-
-def _check_words(header: Header, words: Words) -> None:
-    """What ds4 refuses by the words alone (FORMAT 2.4), without the checks that depend on the reader's own context."""
-
-    def at(index: int) -> int:
-        return header.payload_offset + 4 * index
-
-    if words.magic != layout.DSV4_MAGIC:
-        raise OtherDialect(f"payload magic {words.magic!r}", offset=at(0), remedy="it is shown and kept, never changed")
-    if words.version != layout.GENERATIONS[header.payload_abi]:
-        raise OtherDialect(
-            f"DSV4 version {words.version} under payload ABI {header.payload_abi}",
-            offset=at(1),
-            remedy="it is shown and kept, never changed",
-        )
-    if words.raw_live in (layout.V41_WORD_12, layout.QWEN_WORD_12):
-        raise OtherDialect(
-            "the payload grammar of another model", offset=at(12), remedy="it is shown and kept, never changed"
-        )
-    if not 0 < words.layers <= MAX_LAYERS:
-        raise Damaged("implausible number of layers", offset=at(8), expected=f"1..{MAX_LAYERS}", found=words.layers)
-    if words.tokens != header.tokens:
-        raise Damaged(
-            "header and payload disagree on the tokens", offset=at(7), expected=header.tokens, found=words.tokens
-        )
-    room = max(header.ctx, words.ctx) // 4 + 2
-    if words.comp_cap > room:
-        raise Damaged(
-            "the compressed cache is larger than its context", offset=at(6), expected=room, found=words.comp_cap
-        )
-    live = min(words.raw_window, words.tokens)
-    if words.raw_live != live or words.raw_live > words.raw_cap:
-        raise Damaged(
-            "the raw ring contradicts itself",
-            offset=at(12),
-            expected=f"min(window {words.raw_window}, tokens {words.tokens}) live rows within a ring of {words.raw_cap}",
-            found=words.raw_live,
-        )
 
 
 def _check_counts(words: Words, n_comp: tuple[int, ...], n_index_comp: tuple[int, ...], offset: int) -> None:
@@ -163,47 +100,56 @@ def _settle(
     body: Span,
     shapes: Iterable[Shape],
 ) -> Shape | None:
-    """The shape whose layers fill the body exactly; None if several patterns do."""
+    """The shape whose layers fill the body exactly: one of `shapes`, else what the file itself says; None if several do."""
 
     def size(ratios: tuple[int, ...]) -> int:
         per_layer = zip(ratios, n_comp, n_index_comp, strict=True)
         return sum(layer_bytes(r, words.raw_live, c, i, words.head_dim, words.indexer_dim) for r, c, i in per_layer)
 
-    named = [
-        s
-        for s in shapes
-        if (s.layers, s.head_dim, s.indexer_dim, s.vocab)
-        == (words.layers, words.head_dim, words.indexer_dim, words.vocab)
-        and words.raw_window in (s.window, words.ctx)
-    ]
+    named = [s for s in shapes if _is_of(s, words)]
     fitting = [s for s in named if size(s.ratios) == body.nbytes]
-    if named and not fitting:
-        raise Damaged(
-            f"the payload is not the size of {named[0].name} at {words.tokens} tokens",
-            offset=body.offset,
-            expected=f"{size(named[0].ratios)} bytes of layers",
-            found=body.nbytes,
-        )
     if len({s.ratios for s in fitting}) == 1:
         if fitting[0].model_id != header.model_id:
-            raise OtherDialect(f"model byte {header.model_id} over the layout of {fitting[0].name}", offset=7)
+            raise OtherDialect(
+                dialects.unknown(f"model byte {header.model_id} over the layout of {fitting[0].name}")
+            )
         return fitting[0]
     if fitting:
         return None
-    if header.model_id:
-        raise OtherDialect(
-            f"model byte {header.model_id} over a layout that is not {layout.MODELS[header.model_id]}", offset=7
-        )
-    found = infer_ratios(
-        words.tokens, words.raw_live, n_comp, n_index_comp, words.head_dim, words.indexer_dim, body.nbytes
-    )
+    layers = Layers(words.tokens, words.raw_live, n_comp, n_index_comp, words.head_dim, words.indexer_dim)
+    found = layers.patterns(body.nbytes, relaxed=not named)
     if not found:
-        raise Damaged(
-            "no pattern of layers has the size of this payload", offset=body.offset, found=f"{body.nbytes} bytes"
-        )
+        raise _misfit(words, layers, body, named)
     if len(found) > 1:
         return None
-    return Shape(f"{words.layers}-layer", found[0], words.head_dim, words.indexer_dim, words.vocab, words.raw_window)
+    w = words
+    return Shape(
+        f"{w.layers}-layer", found[0], w.head_dim, w.indexer_dim, w.vocab, w.raw_window, model_id=header.model_id
+    )
+
+
+def _is_of(shape: Shape, w: Words) -> bool:
+    sizes = (w.layers, w.head_dim, w.indexer_dim, w.vocab)
+    return (shape.layers, shape.head_dim, shape.indexer_dim, shape.vocab) == sizes and w.raw_window in (
+        shape.window,
+        w.ctx,
+    )
+
+
+def _misfit(words: Words, layers: Layers, body: Span, named: list[Shape]) -> KVError:
+    """More bytes than consistent counts account for are somebody's extension; all else contradicts itself."""
+    bounds = layers.bounds()
+    if bounds and body.nbytes > bounds[0]:
+        if words.version == 2 and layers.patterns(body.nbytes - MTP_TAIL, relaxed=False):
+            return OtherDialect(dialects.ENTRPI_2)
+        return OtherDialect(dialects.extension(body.nbytes - bounds[0] if bounds[0] == bounds[1] else None))
+    whose = f"the payload is not the size of {named[0].name}" if named else "no pattern of layers has the size of this payload"
+    return Damaged(
+        f"{whose} at {words.tokens} tokens",
+        offset=body.offset,
+        expected=f"{bounds[0] if bounds else 'other'} bytes of layers",
+        found=body.nbytes,
+    )
 
 
 def _find_layers(
