@@ -89,8 +89,8 @@ def plant(directory: Path, name: str, tokens: int, shape: Shape = SHAPE, generat
 
 
 def verdicts(store: Store, prompt: bytes) -> dict[int, str]:
-    """Tokens → verdict of every candidate, in the order in which they come."""
-    return {match.tokens: match.verdict for match in store.candidates(prompt)}
+    """Tokens → "usable" or why not, of every candidate, in the order in which they come."""
+    return {match.tokens: match.why or match.verdict for match in store.candidates(prompt)}
 
 
 def restore(store: Store, prompt: bytes) -> tuple[Match, SessionState] | None:

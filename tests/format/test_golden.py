@@ -80,7 +80,7 @@ def test_words_equal_the_index(golden_files: list[Golden]) -> None:
         assert checkpoint.payload is not None
         words = checkpoint.payload.words
         found = [int.from_bytes(words.magic, "little")]
-        found += [getattr(words, name) for name in words.__dataclass_fields__ if name != "magic"]
+        found += [getattr(words, name) for name in words._fields if name != "magic"]
         assert found == wanted, golden.path
 
 

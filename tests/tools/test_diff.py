@@ -51,7 +51,7 @@ class TestTheSameState:
     def test_another_generation_of_the_same_state(self, tmp_path: Path) -> None:
         old = tmp_path / "old.kv"
         plain = contents(TEXT)
-        words = replace(plain.payload.words, version=1)
+        words = plain.payload.words._replace(version=1)
         old.write_bytes(
             built(
                 replace(plain, header=plain.header._replace(payload_abi=0), payload=replace(plain.payload, words=words))

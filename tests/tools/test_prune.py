@@ -118,7 +118,7 @@ def test_a_longer_file_that_some_reader_cannot_take_supersedes_nothing(other: di
     if "payload_abi" in other:
         made = contents(TALK[:1200], 300, reason=3)
         assert made.payload is not None
-        words = replace(made.payload.words, version=1)
+        words = made.payload.words._replace(version=1)
         made = replace(made, header=made.header._replace(**other), payload=replace(made.payload, words=words))
         last.write_bytes(built(made))
     else:

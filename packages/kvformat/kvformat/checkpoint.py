@@ -5,40 +5,32 @@ Opening checks structure and reads nothing big: a 1 GB file opens in millisecond
 
 from __future__ import annotations
 
-import hashlib
-import io
 import mmap
 import os
-import stat
 import sys
 from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
 
 from construct import ConstructError
 
 from kvformat import layout
-from kvformat.errors import Ambiguous, KVError, Mismatch, Truncated, Unreadable
-from kvformat.header import read_header
-from kvformat.payload import LayerSpans, Payload, find_payload, read_u32
-from kvformat.prefix import key_of_name
+from kvformat.envelope import Envelope
+from kvformat.errors import Ambiguous, Mismatch, OtherDialect, Truncated
+from kvformat.payload import LayerSpans, Payload, find_payload
 from kvformat.shapes import KNOWN, Shape
-from kvformat.spans import Span
+from kvformat.spans import Span, read_u32
 from kvformat.state import LayerState, SessionState
 from kvformat.toolmap import ToolMap, find_tool_map, read_tool_map
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-CHUNK = 1 << 20
 
+class Checkpoint(Envelope):
+    """A sound checkpoint of ours that is open for reading. Use it as a context manager.
 
-class Checkpoint:
-    """A sound checkpoint that is open for reading. Use it as a context manager.
-
-    header    the 48 bytes and the text's length
     payload   where the tensors lie; None in a stripped file (text only)
     tools     the tool map behind the payload; None without ext bit 0
     title     where the session title lies; None without ext bit 3
@@ -46,31 +38,21 @@ class Checkpoint:
     trailer_problem  why a trailer that the header announces could not be read in full
     """
 
-    def __init__(self, path: Path, file: BinaryIO, shapes: Iterable[Shape]) -> None:
-        self.path = path
-        self._file = file
-        self.size = os.fstat(file.fileno()).st_size
-        self.header = read_header(file)
-        self.header.check(self.size)
+    def __init__(self, path: Path, file: BinaryIO, shapes: Iterable[Shape] = KNOWN) -> None:
+        super().__init__(path, file)
+        if self.dialect is not None and not self.dialect.ours:
+            raise OtherDialect(self.dialect)
         self.payload = find_payload(file, self.header, shapes) if self.header.payload_bytes else None
         self.tools: ToolMap | None = None
         self.title: Span | None = None
         self.trailer_problem: str | None = None
-        self.leftover = self.size - self._find_trailers()
+        footer = layout.FOOTER_BYTES if self.identity else 0
+        self.leftover = max(0, self.size - footer - self._find_trailers())
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], shapes: Iterable[Shape] = KNOWN) -> Checkpoint:
+    def open(cls, path: str | os.PathLike[str], shapes: Iterable[Shape] = KNOWN) -> Self:
         """Open and check one file. `shapes` settles patterns that the file alone leaves open."""
-        path = Path(path)
-        file = open_regular(path)
-        try:
-            return cls(path, file, tuple(shapes))
-        except KVError as error:
-            file.close()
-            raise error.at(path) from None
-        except (ConstructError, OSError) as error:
-            file.close()
-            raise Unreadable(f"changed or failed while it was read: {error}", path=path) from None
+        return cls._opened(Path(path), tuple(shapes))
 
     # ---- the state
 
@@ -165,6 +147,7 @@ class Checkpoint:
             self.read_at(span.offset, memoryview(cast("Any", target)).cast("B"))
         if sys.byteorder == "big":
             target.byteswap(inplace=True)
+
 
 def _named_spans(layer: LayerSpans) -> Iterator[tuple[str, Span]]:
     for name in LayerState.__dataclass_fields__:

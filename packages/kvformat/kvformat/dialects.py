@@ -102,10 +102,14 @@ ZHC105 = Dialect("zhc105", "KVC version 2, ABI 3 (append-only blocks with a tail
 ZHC105_COMPANION = _fork("zhc105-ckpt", "the .ckpt companion of a zhc105 file", "zhc105's ds4", NOTHING)
 CONV_ID = _fork("conv-id", "KVC version 2 with a conversation id (72-byte header)", "nazerim's ds4",
                 HEADER_FIELDS - {"text_bytes"})  # fmt: skip
-LZ4 = _fork("lz4", "KVC version 2, LZ4 chunks (codec in byte 21)", "builds of the LZ4 rebase", HEADER_FIELDS - {"reserved"})
+LZ4 = _fork(
+    "lz4", "KVC version 2, LZ4 chunks (codec in byte 21)", "builds of the LZ4 rebase", HEADER_FIELDS - {"reserved"}
+)
 LZ4_DRAFT = _fork("lz4-draft", "KVC version 2, LZ4 chunks (codec in byte 7)", "builds of the LZ4 draft",
                   HEADER_FIELDS - {"model_id", "payload_abi", "reserved"})  # fmt: skip
-KVC_2 = Dialect("kvc-2", "KVC version 2 (CRC32C, radix or a longer header)", Origin.UNKNOWN, "", MAGIC_ONLY, has_ids=False)
+KVC_2 = Dialect(
+    "kvc-2", "KVC version 2 (CRC32C, radix or a longer header)", Origin.UNKNOWN, "", MAGIC_ONLY, has_ids=False
+)
 KVC_3 = _fork("kvc-3", "KVC version 3 (longer header with a parent file)", "the fork that wrote it", MAGIC_ONLY)
 PULSAR_SEGMENT = _fork("pulsar-segment", "a segment of pulsar's store", "pulsar", NOTHING)
 BARE = _fork("bare-dsv4", "a bare DSV4 payload without its KVC envelope", "programs on libds4, such as ds4go", NOTHING)

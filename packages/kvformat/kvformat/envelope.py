@@ -20,7 +20,7 @@ from construct import ConstructError
 
 from kvformat import layout
 from kvformat.dialects import Dialect
-from kvformat.errors import KVError, Mismatch, NotACheckpoint, Truncated, Unreadable
+from kvformat.errors import KVError, Mismatch, OtherDialect, Truncated, Unreadable
 from kvformat.header import read_header
 from kvformat.prefix import key_of_name
 from kvformat.recognition import recognise
@@ -47,6 +47,7 @@ class Envelope:
 
     header    the 48 bytes and the text's length
     dialect   whose file it is; None where only the row counts can tell an extension from a file of ours
+    size      bytes of the whole file
     """
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
@@ -55,6 +56,13 @@ class Envelope:
         self.size = os.fstat(file.fileno()).st_size
         self.header = read_header(file)
         self.dialect: Dialect | None = recognise(self.header, self.size, self._peek)
+        if self.dialect is not None and not self._is_whole():
+            raise OtherDialect(self.dialect)
+
+    def _is_whole(self) -> bool:
+        """Whether text and payload lie where a KVC 1 header says, as far as the file's size tells."""
+        is_kvc_1 = (self.header.magic, self.header.version) == (layout.KVC_MAGIC, layout.KVC_VERSION)
+        return is_kvc_1 and self.header.payload_end <= self.size
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
@@ -77,7 +85,7 @@ class Envelope:
         """Mapped views stay valid; everything else of this object does not."""
         self._file.close()
 
-    def __enter__(self) -> Checkpoint:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -103,6 +111,16 @@ class Envelope:
     def name_key(self) -> str | None:
         """The key that the file name promises; None for names that ds4 does not look at."""
         return key_of_name(self.path.name)
+
+    @property
+    def identity(self) -> bytes | None:
+        """The 32 bytes by which ds4-dfm names the model at the very end of a file; None for files without that footer."""
+        size = layout.FOOTER_BYTES
+        if not self.header.ext_flags & layout.EXT_FOOTER or self.size < self.header.payload_end + size:
+            return None
+        footer = layout.FOOTER.parse(self._peek(size, self.size - size))
+        marks = (footer.magic, footer.end) == (layout.FOOTER_MAGIC, layout.FOOTER_END)
+        return footer.identity if marks else None
 
     def token_ids(self) -> array[int]:
         """The N token ids, of our files and of every dialect that has them where upstream has them. Raises Mismatch elsewhere."""
@@ -149,7 +167,6 @@ class Envelope:
                 done += count
         except (OSError, ValueError) as error:
             raise Unreadable(f"failed while it was read: {error}", path=self.path) from None
-
 
     def _peek(self, count: int, offset: int) -> bytes:
         return os.pread(self._file.fileno(), count, offset)

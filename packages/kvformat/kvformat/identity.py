@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from kvformat.header import Header
 from kvformat.shapes import Shape
+from kvformat.verdict import Refusal, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +30,15 @@ class Identity:
         ]
         return "-".join(part for part in parts if part)
 
-    def refuses(self, header: Header, fingerprint: str = "") -> str | None:
+    def refuses(self, header: Header, fingerprint: str = "") -> Refusal | None:
         """Why a sound file of this header and recorded fingerprint is not ours; None if it is.
 
         Files without a fingerprint (all that ds4 wrote) pass: only their shape and quant bits are known.
         """
         if header.model_id != self.shape.model_id:
-            return f"model id {header.model_id}"
+            return Refusal(Verdict.DIFFERENT_MODEL, f"model id {header.model_id}")
         if self.reject_other_quant and header.quant_bits != self.quant_bits:
-            return f"quant {header.quant_bits}"
+            return Refusal(Verdict.QUANT_DIFFERS, f"quant {header.quant_bits}")
         if fingerprint and self.fingerprint and fingerprint != self.fingerprint:
-            return "other weights"
+            return Refusal(Verdict.DIFFERENT_MODEL, "other weights")
         return None

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
 
 from kvformat import layout
-from kvformat.checkpoint import open_regular
+from kvformat.envelope import open_regular
 from kvformat.errors import KVError
 from kvformat.prefix import prefix_digests
 from kvformat.scan import Entry, Kind, examine

@@ -8,13 +8,15 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from kvformat import layout
-from kvformat.checkpoint import open_regular
 from kvformat.durable import hold, not_written, sync
+from kvformat.envelope import open_regular
 from kvformat.errors import KVError, Mismatch
 from kvformat.header import Header, read_header
+from kvformat.recognition import require_ours
 
 
 def touch(path: str | os.PathLike[str], now: int) -> Header:
@@ -59,7 +61,7 @@ def _changing(path: Path) -> Iterator[tuple[int, Header]]:
         try:
             hold(file.fileno())  # or two processes that touch at once would count one hit
             header = read_header(file)
-            header.check(os.fstat(file.fileno()).st_size)
+            require_ours(header, os.fstat(file.fileno()).st_size, partial(os.pread, file.fileno()))
             yield file.fileno(), header
         except KVError as error:
             raise error.at(path) from None

@@ -7,8 +7,6 @@ layers stay one opaque span.
 
 from __future__ import annotations
 
-import sys
-from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, BinaryIO
@@ -19,7 +17,7 @@ from kvformat.header import Header
 from kvformat.ratios import Layers
 from kvformat.recognition import MTP_TAIL
 from kvformat.shapes import Shape, front_bytes, layer_bytes
-from kvformat.spans import Span
+from kvformat.spans import Span, read_u32
 from kvformat.words import Words
 
 
@@ -110,9 +108,7 @@ def _settle(
     fitting = [s for s in named if size(s.ratios) == body.nbytes]
     if len({s.ratios for s in fitting}) == 1:
         if fitting[0].model_id != header.model_id:
-            raise OtherDialect(
-                dialects.unknown(f"model byte {header.model_id} over the layout of {fitting[0].name}")
-            )
+            raise OtherDialect(dialects.unknown(f"model byte {header.model_id} over the layout of {fitting[0].name}"))
         return fitting[0]
     if fitting:
         return None
@@ -143,7 +139,11 @@ def _misfit(words: Words, layers: Layers, body: Span, named: list[Shape]) -> KVE
         if words.version == 2 and layers.patterns(body.nbytes - MTP_TAIL, relaxed=False):
             return OtherDialect(dialects.ENTRPI_2)
         return OtherDialect(dialects.extension(body.nbytes - bounds[0] if bounds[0] == bounds[1] else None))
-    whose = f"the payload is not the size of {named[0].name}" if named else "no pattern of layers has the size of this payload"
+    whose = (
+        f"the payload is not the size of {named[0].name}"
+        if named
+        else "no pattern of layers has the size of this payload"
+    )
     return Damaged(
         f"{whose} at {words.tokens} tokens",
         offset=body.offset,
@@ -187,19 +187,6 @@ def _find_layer(file: BinaryIO, words: Words, kind: tuple[int, int, int], offset
 def _moved(layer: LayerSpans, by: int) -> LayerSpans:
     spans = (getattr(layer, field.name) for field in fields(layer))
     return LayerSpans(*(span and Span(span.offset + by, span.dtype, span.shape) for span in spans))
-
-
-def read_u32(file: BinaryIO, span: Span) -> array[int]:
-    """The integers of a `u4` span, without numpy. The span is bounded by the file's size before it gets here."""
-    values = array("I")
-    file.seek(span.offset)
-    data = file.read(span.nbytes)
-    if len(data) != span.nbytes:
-        raise Truncated("the file became shorter while it was read", offset=span.offset + len(data))
-    values.frombytes(data)
-    if sys.byteorder == "big":
-        values.byteswap()
-    return values
 
 
 def _fields(container: Any) -> dict[str, Any]:

@@ -23,24 +23,25 @@ from kvformat.nearmiss import NearMiss, compare
 from kvformat.room import Options
 from kvformat.scan import Entry
 from kvformat.sidecar import read_sidecar
+from kvformat.verdict import Refusal, Verdict
 
 log = logging.getLogger("kvformat.store")
 
 NEAR_MISSES_READ = 8  # lately used texts that are read to explain a miss
-USABLE = "usable"
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A file whose key is the hash of a prefix of the prompt. `verdict` is "usable", or why it is not."""
+    """A file whose key is the hash of a prefix of the prompt; `why` says more of a verdict that is not `USABLE`."""
 
     path: Path
     entry: Entry
-    verdict: str
+    verdict: Verdict = Verdict.USABLE
+    why: str = ""
 
     @property
     def usable(self) -> bool:
-        return self.verdict == USABLE
+        return self.verdict is Verdict.USABLE
 
     @property
     def tokens(self) -> int:
@@ -74,28 +75,35 @@ class Reader:
             with self.catalog.lock:
                 entry = self.catalog.current(path)
             if entry and entry.header:
-                yield Match(path, entry, entry.problem or self._verdict(path, entry.header) or USABLE)
+                yield Match(path, entry, *(self._refusal_of(path, entry) or ()))
 
     def _refresh(self) -> None:
         self.catalog.refresh()
         for path in self._failures.pardon():
             self.catalog.examine(path)
 
-    def _verdict(self, path: Path, header: Header) -> str | None:
+    def _refusal_of(self, path: Path, entry: Entry) -> Refusal | None:
+        """Why a listed file does not serve; it may have become something else since it was listed."""
+        if entry.problem or entry.header is None:
+            return Refusal(Verdict.UNREADABLE, entry.problem or entry.kind.value)
+        return self._unusable(path, entry.header)
+
+    def _unusable(self, path: Path, header: Header) -> Refusal | None:
+        """Why a file of ours with this header does not serve here and now."""
         reason = self._failures.reason(path)
         if reason:
-            return f"known bad: {reason}"
+            return Refusal(Verdict.UNREADABLE, f"known bad: {reason}")
         if header.tokens < self.options.min_tokens:
-            return f"below {self.options.min_tokens} tokens"
+            return Refusal(Verdict.BELOW_MIN_TOKENS, f"below {self.options.min_tokens} tokens")
         if header.tokens >= self.ctx:
-            return f"ctx: {header.tokens} tokens do not fit into {self.ctx}"
+            return Refusal(Verdict.CONTEXT_TOO_LARGE, f"ctx: {header.tokens} tokens do not fit into {self.ctx}")
         return self._refuses(path, header)
 
-    def _refuses(self, path: Path, header: Header) -> str | None:
+    def _refuses(self, path: Path, header: Header) -> Refusal | None:
         try:
             fingerprint = read_sidecar(path).fingerprint if self.identity.fingerprint else ""
         except Damaged as error:
-            return str(error)
+            return Refusal(Verdict.UNREADABLE, str(error))
         return self.identity.refuses(header, fingerprint)
 
     def open(self, match: Match, prompt: bytes) -> Checkpoint:
@@ -128,9 +136,9 @@ class Reader:
 
     def _prove(self, checkpoint: Checkpoint, prompt: bytes) -> None:
         """The index may be older than the file, so nothing that it said counts here."""
-        verdict = self._verdict(checkpoint.path, checkpoint.header)
-        if verdict:
-            raise Mismatch(verdict, path=checkpoint.path)
+        refusal = self._unusable(checkpoint.path, checkpoint.header)
+        if refusal:
+            raise Mismatch(refusal.why, path=checkpoint.path)
         at = 0
         for piece in checkpoint.pieces(checkpoint.text_span):
             if prompt[at : at + len(piece)] != piece:

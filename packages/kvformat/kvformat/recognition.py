@@ -105,7 +105,9 @@ def _stripped(h: Header) -> Dialect:
     """Text only: what the payload was, nobody can tell."""
     if h.payload_abi in dialects.GENERATIONS and h.quant_bits in (2, 4) and h.model_id <= 1:
         return dialects.GENERATIONS[h.payload_abi]
-    return dialects.unknown(f"text only, of model {h.model_id} at {h.quant_bits} bits under payload ABI {h.payload_abi}")
+    return dialects.unknown(
+        f"text only, of model {h.model_id} at {h.quant_bits} bits under payload ABI {h.payload_abi}"
+    )
 
 
 def _by_words(h: Header, w: Words, peek: Peek) -> Dialect | None:
@@ -132,9 +134,11 @@ def _generation(h: Header, w: Words) -> Dialect | None:
     """Ours by all words; the size says whether by all bytes."""
     w.check(h)
     shape = known_shape(w.layers, w.head_dim, w.indexer_dim, w.vocab)
-    if shape is not None and shape.model_id != h.model_id and exceeds(h, w, 0):
-        return dialects.unknown(f"model byte {h.model_id} over the layout of {shape.name}")
+    if shape is None:
+        return None
     if exceeds(h, w, 0):
+        if shape.model_id != h.model_id:
+            return dialects.unknown(f"model byte {h.model_id} over the layout of {shape.name}")
         return dialects.GENERATIONS[h.payload_abi]
     return dialects.ENTRPI_2 if w.version == 2 and exceeds(h, w, MTP_TAIL) else None
 
@@ -187,4 +191,3 @@ def _version_3(h: Header, w: Words, peek: Peek) -> Dialect:
         if found <= PACKED_ROW_FLAGS:
             return dialects.ENTRPI_3
     return dialects.VERSION_3
-

@@ -15,12 +15,13 @@ from kvformat.errors import Damaged
 from kvformat.eviction import Candidate, EvictionPolicy, victims
 from kvformat.governor import Limits, Save
 from kvformat.identity import Identity
-from kvformat.policy import Skipped
+from kvformat.policy import Reason, Skipped
 from kvformat.prefix import text_key
 from kvformat.sidecar import SUFFIX, read_sidecar
 
 log = logging.getLogger("kvformat.store")
 
+AGENT = (Reason.AGENT_SYSTEM, Reason.AGENT_SESSION)
 SWEEP_GRACE = 600.0  # seconds before a left-over is taken for one
 
 
@@ -37,7 +38,10 @@ class Options:
 
 
 class Room:
-    """The budget of one catalog. Everything in the directory counts, but only good files that nobody pinned may go."""
+    """The budget of one catalog. Everything in the directory counts; only what a server of ours or ds4's has cached may go.
+
+    Kept are pinned files, other dialects, names that ds4 does not look at, and the conversations of ds4-agent.
+    """
 
     def __init__(
         self, catalog: Catalog, identity: Identity, ctx: int, options: Options, clock: Callable[[], float]
@@ -93,6 +97,8 @@ class Room:
             entry = self.catalog.examine(path)
             header = entry.header if entry else None
             if entry is None or header is None or entry.kind is not stale.kind:
+                continue
+            if entry.key is None or header.reason in AGENT:
                 continue
             ours = path in extended and not self.identity.refuses(header)
             found.append(

@@ -1,22 +1,31 @@
-"""What is in a directory: one stat and one 52-byte read per file, and no entry left out.
+"""What is in a directory: one stat and two or three small reads per file, and no entry left out.
 
 The directory is the index, and another process may change it at any moment: what vanishes under the scan was never there.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import stat
 from collections.abc import Callable, Iterator
 from enum import StrEnum
+from functools import partial
 from typing import NamedTuple
 
+from construct import ConstructError
+
+from kvformat.dialects import GENERATIONS, Dialect
 from kvformat.durable import LOCK_NAME
 from kvformat.errors import KVError, NotACheckpoint, OtherDialect, Truncated, Unreadable
 from kvformat.header import FRONT_BYTES, Header
+from kvformat.payload import find_payload
 from kvformat.prefix import key_of_name
+from kvformat.recognition import recognise
+from kvformat.shapes import KNOWN
 
+RELATIVES = (".seg", ".ckpt")  # how other programs name what lies beside checkpoints
 _TEMP = re.compile(r".+\.kv(?:\.json)?\.tmp\.(\w+)(?:\..*)?")
 SIDECAR_SUFFIX = ".kv.json"
 DAY = 86400.0
@@ -24,11 +33,11 @@ _OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe must not stop a sca
 
 
 class Kind(StrEnum):
-    """What an entry is, as far as its name and its first 52 bytes tell."""
+    """What an entry is, as far as its name, its header and the words of its payload tell."""
 
-    GOOD = "good"  # a KVC envelope that this package reads
+    GOOD = "good"  # a checkpoint of ours
     STRIPPED = "stripped"  # the same with its payload removed: text only
-    OTHER_DIALECT = "other-dialect"
+    OTHER_DIALECT = "other-dialect"  # recognised as another program's, or newer: counted, named and kept
     TRUNCATED = "truncated"
     DAMAGED = "damaged"
     UNREADABLE = "unreadable"
@@ -49,6 +58,7 @@ class Entry(NamedTuple):
     inode: int = 0
     header: Header | None = None
     problem: str | None = None
+    dialect: Dialect | None = None
 
     @property
     def key(self) -> str | None:
@@ -75,7 +85,8 @@ Visitor = Callable[[str, int, os.stat_result, Header], None]
 def examine(directory: str, name: str, visit: Visitor | None = None) -> Entry | None:
     """One entry by name, or None if it is no longer there. `visit` may read on in a good file that is open anyway."""
     path = f"{directory}/{name}"
-    if not name.endswith(".kv"):
+    is_checkpoint = name.endswith(".kv")
+    if not is_checkpoint and not name.endswith(RELATIVES):
         return _by_stat(path, name, _kind_of_name(name))
     try:
         fd = os.open(path, _OPEN)
@@ -88,14 +99,24 @@ def examine(directory: str, name: str, visit: Visitor | None = None) -> Entry | 
         if not stat.S_ISREG(info.st_mode):
             is_directory = stat.S_ISDIR(info.st_mode)
             return Entry(name, Kind.DIRECTORY if is_directory else Kind.UNREADABLE, problem="is not a regular file")
-        kind, header, problem = _classify(os.read(fd, FRONT_BYTES), info.st_size)
-        if visit and header and kind is Kind.GOOD:
-            visit(name, fd, info, header)
+        entry = _classify(name, fd, info)
+        if not is_checkpoint and entry.kind is not Kind.OTHER_DIALECT:
+            return entry._replace(kind=Kind.FOREIGN)
+        if visit and entry.header and entry.kind is Kind.GOOD:
+            visit(name, fd, info, entry.header)
     except OSError as error:
         return Entry(name, Kind.UNREADABLE, problem=os.strerror(error.errno or 0).lower())
     finally:
         os.close(fd)
-    return Entry(name, kind, info.st_size, info.st_mtime, info.st_ino, header, problem)
+    return entry
+
+
+_KINDS: dict[type[KVError], Kind] = {
+    OtherDialect: Kind.OTHER_DIALECT,
+    Truncated: Kind.TRUNCATED,
+    NotACheckpoint: Kind.FOREIGN,
+    Unreadable: Kind.UNREADABLE,
+}
 
 
 def _kind_of_name(name: str) -> Kind:
@@ -106,17 +127,31 @@ def _kind_of_name(name: str) -> Kind:
     return Kind.LOCK if name == LOCK_NAME else Kind.FOREIGN
 
 
-def _classify(front: bytes, size: int) -> tuple[Kind, Header | None, str | None]:
-    header = None
+def _classify(name: str, fd: int, info: os.stat_result) -> Entry:
+    header = dialect = problem = None
     try:
-        header = Header.decode(front)
-        header.check(size)
+        header = Header.decode(os.pread(fd, FRONT_BYTES, 0))
+        dialect = _dialect(header, fd, info.st_size)
+        if not dialect.ours:
+            raise OtherDialect(dialect)
+        kind = Kind.GOOD if header.payload_bytes else Kind.STRIPPED
     except KVError as error:
-        kind = {OtherDialect: Kind.OTHER_DIALECT, Truncated: Kind.TRUNCATED, NotACheckpoint: Kind.FOREIGN}.get(
-            type(error), Kind.DAMAGED
-        )
-        return kind, header, str(error)
-    return (Kind.GOOD if header.payload_bytes else Kind.STRIPPED), header, None
+        kind, problem = _KINDS.get(type(error), Kind.DAMAGED), str(error)
+        if isinstance(error, OtherDialect):
+            dialect = error.dialect
+    return Entry(name, kind, info.st_size, info.st_mtime, info.st_ino, header, problem, dialect)
+
+
+def _dialect(header: Header, fd: int, size: int) -> Dialect:
+    """Whose the file is; reads the row counts where nothing less tells."""
+    dialect = recognise(header, size, partial(os.pread, fd))
+    if dialect is None:
+        try:
+            find_payload(io.FileIO(fd, closefd=False), header, KNOWN)
+        except ConstructError:
+            raise Unreadable("changed while it was read") from None
+        return GENERATIONS[header.payload_abi]
+    return dialect
 
 
 def _by_stat(path: str, name: str, kind: Kind) -> Entry | None:

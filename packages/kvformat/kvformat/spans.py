@@ -6,10 +6,12 @@ the real end of what may be parsed (a keyword of `parse_stream`). Building takes
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, BinaryIO
 
 from construct import Construct
 
@@ -34,6 +36,19 @@ class Span:
     @property
     def end(self) -> int:
         return self.offset + self.nbytes
+
+
+def read_u32(file: BinaryIO, span: Span) -> array[int]:
+    """The integers of a `u4` span, without numpy. The span is bounded by the file's size before it gets here."""
+    values = array("I")
+    file.seek(span.offset)
+    data = file.read(span.nbytes)
+    if len(data) != span.nbytes:
+        raise Truncated("the file became shorter while it was read", offset=span.offset + len(data))
+    values.frombytes(data)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values
 
 
 class Tensor(Construct):  # type: ignore[type-arg]

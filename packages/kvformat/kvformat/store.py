@@ -117,7 +117,7 @@ class Store(Reader):
     def _on_disk(self, text: bytes) -> int:
         """Tokens of the longest usable file that a prompt of this text could start from."""
         found = self.catalog.prefixes_of(text)
-        return max((e.header.tokens for path, e in found if e.header and not self._verdict(path, e.header)), default=0)
+        return max((e.header.tokens for path, e in found if e.header and not self._unusable(path, e.header)), default=0)
 
     def _refusal(self, wanted: Save, text: bytes, waiting: bytes) -> Skipped | None:
         refused = self.ledger.admit(wanted, self.options.limits)

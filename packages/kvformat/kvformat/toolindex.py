@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 
 from kvformat import layout
-from kvformat.checkpoint import open_regular
+from kvformat.envelope import open_regular
 from kvformat.errors import KVError
 from kvformat.header import Header, read_header
+from kvformat.recognition import require_ours
 from kvformat.toolmap import find_tool_map, read_tool_map
 
 Stamp = tuple[int, int, int]  # inode, size, modification time in ns
@@ -65,7 +67,7 @@ def _pairs(path: Path) -> list[tuple[bytes, bytes]]:
     try:
         with open_regular(path) as file:
             header, size = read_header(file), os.fstat(file.fileno()).st_size
-            header.check(size)
+            require_ours(header, size, partial(os.pread, file.fileno()))
             return list(read_tool_map(file, find_tool_map(file, header.payload_end, size)))
     except (KVError, OSError):
         return []

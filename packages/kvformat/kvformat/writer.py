@@ -12,9 +12,9 @@ from kvformat.checkpoint import Checkpoint
 from kvformat.durable import replace_durably
 from kvformat.errors import Mismatch
 from kvformat.header import Header
-from kvformat.payload import Words
 from kvformat.state import LayerState, SessionState
 from kvformat.toolmap import encode_tool_map
+from kvformat.words import Words
 
 Buffer = Any  # anything with the buffer protocol: bytes, array, numpy array, memoryview
 
@@ -145,7 +145,7 @@ def _build_payload(payload: PayloadContents, file: BinaryIO) -> None:
     words = payload.words
     layout.PAYLOAD_FRONT.build_stream(
         {
-            "words": {name: getattr(words, name) for name in Words.__dataclass_fields__},
+            "words": words._asdict(),
             "token_ids": payload.token_ids,
             "logits": payload.logits,
             "n_comp": _u32(payload.n_comp),

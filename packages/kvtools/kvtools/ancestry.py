@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kvformat import layout
-from kvformat.checkpoint import open_regular
+from kvformat.envelope import open_regular
 from kvformat.errors import KVError
 from kvformat.index import DirectoryIndex
 from kvformat.prefix import text_key

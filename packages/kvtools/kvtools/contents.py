@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kvformat.checkpoint import Checkpoint
+from kvformat.envelope import Envelope
 from kvformat.errors import KVError
 from kvformat.toolmap import blocks_in_text
 from kvtools.inspecting import error_fields
@@ -110,7 +111,7 @@ def _block_lines(block: bytes) -> Iterator[str]:
     return (f"    {safe(line)}" for line in block.strip().split(b"\n"))
 
 
-def print_text(checkpoint: Checkpoint, stdout: Any) -> None:
+def print_text(checkpoint: Envelope, stdout: Any) -> None:
     """The text's own bytes; on a terminal its lines, with escapes for what a terminal might obey."""
     if not stdout.isatty():
         for piece in checkpoint.pieces(checkpoint.text_span):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvformat.checkpoint import Checkpoint
+from kvformat.dialects import reason_name
 from kvformat.errors import Mismatch
 from kvformat.nearmiss import CONTEXT, common_prefix
 from kvformat.payload import Payload
@@ -155,10 +156,10 @@ def _described(checkpoint: Checkpoint) -> dict[str, object]:
     fields: dict[str, object] = {
         **{name: getattr(h, name) for name in ("quant_bits", "model_id", "tokens", "key_kind")},
         **{name: getattr(h, name) for name in ("hits", "ctx", "payload_abi", "created", "last_used")},
-        "reason": h.reason_name,
+        "reason": reason_name(h, checkpoint.dialect),
         "reserved": h.reserved.hex(),
     }
-    words = asdict(payload.words) if payload else {}
+    words = payload.words._asdict() if payload else {}
     fields |= {name: words.get(name) for name in ("vocab", "layers")}
     fields["ratios"] = payload.shape.ratios if payload and payload.shape else None
     return fields | {f"payload.{name}": words.get(name) for name in LOCAL_WORDS}

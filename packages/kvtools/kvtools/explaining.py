@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvformat import layout
-from kvformat.checkpoint import open_regular
+from kvformat.envelope import open_regular
 from kvformat.errors import KVError, Unreadable
 from kvformat.header import Header
 from kvformat.identity import Identity
@@ -97,7 +97,7 @@ def why(reader: Reader, prompt: bytes) -> Why:
     tried = set()
     for match in reader.candidates(prompt):
         tried.add(match.path)
-        reason = _fails(reader, match, prompt) if match.usable else match.verdict
+        reason = _fails(reader, match, prompt) if match.usable else match.why
         if reason is None:
             start = match
             break

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from kvformat import layout
-from kvformat.checkpoint import Checkpoint, open_regular
+from kvformat.checkpoint import Checkpoint
+from kvformat.dialects import reason_name
+from kvformat.envelope import open_regular
 from kvformat.errors import KVError
 from kvformat.header import Header
 from kvformat.scan import Entry, Kind, scan
@@ -116,7 +118,7 @@ def node_fields(node: Node) -> dict[str, Any]:
         "shared_bytes": node.shared_bytes,
         "tokens": h.tokens,
         "text_bytes": h.text_bytes,
-        "reason": h.reason_name,
+        "reason": reason_name(h, None),
         "hits": h.hits,
     }
 
@@ -126,7 +128,7 @@ def row(node: Node) -> tuple[object, ...]:
     h = node.header
     name = "  " * node.depth + safe(os.fsencode(node.name))
     sizes = f"{node.size / (1 << 20):.2f}", f"{node.shared_bytes / (1 << 20):.2f}"
-    return (name, h.tokens, h.text_bytes, h.reason_name, h.hits, *sizes, "covered" if node.covered else "")
+    return (name, h.tokens, h.text_bytes, reason_name(h, None), h.hits, *sizes, "covered" if node.covered else "")
 
 
 def totals(nodes: list[Node]) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kvformat import layout
-from kvformat.checkpoint import open_regular
+from kvformat.envelope import open_regular
 from kvformat.errors import KVError
 from kvformat.header import FRONT_BYTES, Header
 from kvtools.output import safe

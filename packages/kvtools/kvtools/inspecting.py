@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from kvformat import layout
 from kvformat.checkpoint import Checkpoint
+from kvformat.dialects import GENERATIONS, MAY, Dialect
 from kvformat.errors import KVError
 from kvformat.header import Header
 from kvformat.scan import examine
 from kvformat.shapes import Shape
 from kvformat.spans import Span
-from kvtools.listing import header_fields
+from kvtools.listing import fields_of, header_fields
 from kvtools.opening import open_settled
 from kvtools.output import safe, shorten
 
 LINE = 100  # characters of a text line that are shown
 EDGE = 4096  # bytes at each end of the text in which its first and last line are looked for
 
-READERS = {
-    (0, 0): "ds4 from 2026-05-07 to 2026-05-26; newer builds skip it silently",
-    (0, 1): "ds4 of 2026-05-25 only",
-    (2, 0): "ds4 since 2026-05-26",
-    (2, 1): "ds4 since 2026-05-26",
-}
 
-
-def readers(header: Header) -> str:
-    """Which upstream builds can read the file (FORMAT 0, 9)."""
-    return READERS[header.payload_abi, header.model_id]
+def readers(header: Header, dialect: Dialect) -> str:
+    """Which programs go on from the file (FORMAT 0 and 9, DIALECTS). Pro came the day before the generation changed."""
+    if dialect is MAY and header.model_id == 1:
+        return "ds4 of 2026-05-25 only"
+    return dialect.readers or "nobody that is known"
 
 
 def inspect_file(path: Path, hint: Shape | tuple[int, ...] | None = None) -> dict[str, Any]:
@@ -39,14 +34,39 @@ def inspect_file(path: Path, hint: Shape | tuple[int, ...] | None = None) -> dic
         with open_settled(path, hint) as checkpoint:
             return describe(checkpoint)
     except KVError as error:
-        entry = examine(str(path.parent), path.name)
-        header = None if entry is None or entry.header is None else header_fields(entry.header)
-        return {"path": str(path), "error": error_fields(error), "header": header}
+        return {"path": str(path), "error": error_fields(error), **_recognised(path)}
+
+
+def _recognised(path: Path) -> dict[str, Any]:
+    """What a file that cannot be opened as ours still shows."""
+    entry = examine(str(path.parent), path.name)
+    if entry is None or entry.header is None:
+        return {"header": None, "dialect": None}
+    dialect = entry.dialect
+    return {
+        "header": header_fields(entry.header, dialect) if fields_of(entry.header, dialect) else None,
+        "dialect": dialect and dialect_fields(entry.header, dialect),
+    }
+
+
+def dialect_fields(header: Header, dialect: Dialect) -> dict[str, Any]:
+    """Whose file it is, for programs."""
+    return {
+        "code": dialect.code,
+        "name": dialect.name,
+        "origin": dialect.origin.value,
+        "readers": readers(header, dialect),
+    }
 
 
 def error_fields(error: KVError) -> dict[str, Any]:
     """An error for programs: a stable code, one sentence, and where."""
     return {"code": error.code, "message": str(error), "offset": error.offset}
+
+
+def owner(checkpoint: Checkpoint) -> Dialect:
+    """The generation of an open file."""
+    return checkpoint.dialect or GENERATIONS[checkpoint.header.payload_abi]
 
 
 def describe(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -57,14 +77,15 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         "path": str(checkpoint.path),
         "bytes": checkpoint.size,
-        "header": header_fields(header),
-        "readers": readers(header),
+        "header": header_fields(header, checkpoint.dialect),
+        "dialect": dialect_fields(header, owner(checkpoint)),
         "text": {"first_line": first, "last_line": last, "sha1": key, "name_is_sha1": key == checkpoint.name_key},
         "payload": _payload_fields(checkpoint),
         "sections": [_section(name, span) for name, span in sections(checkpoint)],
         "tools": None if checkpoint.tools is None else [safe(entry.id) for entry in checkpoint.tools.entries],
         "title": None if checkpoint.title is None else safe(b"".join(map(bytes, checkpoint.pieces(checkpoint.title)))),
         "trailer_problem": checkpoint.trailer_problem,
+        "identity": checkpoint.identity and checkpoint.identity.hex(),
         "leftover_bytes": checkpoint.leftover,
     }
 
@@ -103,8 +124,12 @@ def sections(checkpoint: Checkpoint) -> list[tuple[str, Span]]:
         parts.append(("tool map", Span(header.payload_end, "u1", (checkpoint.tools.end - header.payload_end,))))
     if checkpoint.title is not None:
         parts.append(("title", checkpoint.title))
+    footer = layout.FOOTER_BYTES if checkpoint.identity else 0
     if checkpoint.leftover:
-        parts.append(("leftover", Span(checkpoint.size - checkpoint.leftover, "u1", (checkpoint.leftover,))))
+        start = checkpoint.size - footer - checkpoint.leftover
+        parts.append(("leftover", Span(start, "u1", (checkpoint.leftover,))))
+    if footer:
+        parts.append(("identity footer", Span(checkpoint.size - footer, "u1", (footer,))))
     return parts
 
 
@@ -116,7 +141,7 @@ def _payload_fields(checkpoint: Checkpoint) -> dict[str, Any] | None:
     payload = checkpoint.payload
     if payload is None:
         return None
-    words = {name: value for name, value in asdict(payload.words).items() if name != "magic"}
+    words = {name: value for name, value in payload.words._asdict().items() if name != "magic"}
     shape = payload.shape
     return {
         "words": words,

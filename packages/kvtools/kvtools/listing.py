@@ -1,4 +1,4 @@
-"""`kvtool ls`: every entry of a directory and what it is, from 52 bytes each."""
+"""`kvtool ls`: every entry of a directory, what it is and whose, from a few small reads each."""
 
 from __future__ import annotations
 
@@ -6,24 +6,44 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from kvformat import layout
+from kvformat.dialects import HEADER_FIELDS, Dialect, flag_names, reason_name
 from kvformat.header import Header
 from kvformat.scan import Entry, Kind, scan
 from kvtools.output import age, iso, mib, progress, safe_name
 
-COLUMNS = ("name", "what", "key", "tokens", "ctx", "hits", "quant", "abi", "used", "MiB")
-RIGHT = frozenset(range(3, len(COLUMNS)))
-CHECKPOINTS = (Kind.GOOD, Kind.STRIPPED)
+COLUMNS = ("name", "what", "dialect", "key", "tokens", "ctx", "hits", "quant", "abi", "used", "MiB")
+RIGHT = frozenset(range(4, len(COLUMNS)))
 NEVER = 1 << 64
+PLACES = {  # what is derived from a header field, and from which
+    "reason_byte": "reason",
+    "flags": "ext_flags",
+    "key_kind": "ext_flags",
+    "created_iso": "created",
+    "last_used_iso": "last_used",
+}
 
 
-def header_fields(header: Header) -> dict[str, Any]:
-    """The header for programs; times as unix seconds and as ISO 8601 (null when 0 or impossible)."""
-    return {
+def fields_of(header: Header, dialect: Dialect | None) -> frozenset[str]:
+    """The header fields that mean what their names say: all of a damaged KVC 1 file, none of what is no KVC file."""
+    if dialect is not None:
+        return dialect.fields
+    return HEADER_FIELDS if (header.magic, header.version) == (layout.KVC_MAGIC, layout.KVC_VERSION) else frozenset()
+
+
+def header_fields(header: Header, dialect: Dialect | None) -> dict[str, Any]:
+    """The header for programs; times as unix seconds and as ISO 8601 (null when 0 or impossible).
+
+    A field is null where the dialect has something else at its place.
+    """
+    known = fields_of(header, dialect)
+    described = {
         "version": header.version,
         "quant_bits": header.quant_bits,
-        "reason": header.reason_name,
+        "reason": reason_name(header, dialect),
         "reason_byte": header.reason,
         "ext_flags": header.ext_flags,
+        "flags": flag_names(header, dialect),
         "key_kind": header.key_kind,
         "model_id": header.model_id,
         "tokens": header.tokens,
@@ -38,6 +58,7 @@ def header_fields(header: Header) -> dict[str, Any]:
         "payload_bytes": header.payload_bytes,
         "text_bytes": header.text_bytes,
     }
+    return {name: value if PLACES.get(name, name) in known else None for name, value in described.items()}
 
 
 def entry_fields(entry: Entry) -> dict[str, Any]:
@@ -45,9 +66,10 @@ def entry_fields(entry: Entry) -> dict[str, Any]:
     return {
         "name": entry.name,
         "kind": entry.kind.value,
+        "dialect": entry.dialect and entry.dialect.code,
         "bytes": entry.size,
         "problem": entry.problem,
-        "header": None if entry.header is None or entry.kind is Kind.FOREIGN else header_fields(entry.header),
+        "header": header_fields(entry.header, entry.dialect) if _described(entry) and entry.header else None,
     }
 
 
@@ -56,20 +78,40 @@ def list_directory(directory: Path) -> list[Entry]:
     return sorted(progress(scan(directory), "reading headers"), key=_last_use)
 
 
+def _described(entry: Entry) -> frozenset[str]:
+    return fields_of(entry.header, entry.dialect) if entry.header else frozenset()
+
+
 def _last_use(entry: Entry) -> int:
-    """What is no checkpoint comes last; `scan` gives names in order and sorting keeps that."""
-    return entry.header.used if entry.header and entry.kind in CHECKPOINTS else NEVER
+    """What has no last use comes last; `scan` gives names in order and sorting keeps that."""
+    return entry.header.used if entry.header and "last_used" in _described(entry) else NEVER
 
 
 def row(entry: Entry, now: float) -> tuple[object, ...]:
     """One line of the table: why a checkpoint was written, or what an entry is that none can be loaded from."""
     name, size = safe_name(entry.name), f"{entry.size / (1 << 20):.2f}"
-    h = entry.header
-    if h is None or entry.kind not in CHECKPOINTS:
-        return (name, entry.kind.value, *[""] * 7, size)
-    what = h.reason_name if entry.kind is Kind.GOOD else f"{h.reason_name}, stripped"
+    h, known = entry.header, _described(entry)
+    code = entry.dialect.code if entry.dialect else ""
+    if h is None or not known:
+        return (name, entry.kind.value, code, *[""] * 7, size)
     key = h.key_kind.removesuffix("-visible").removeprefix("token-")
-    return (name, what, key, h.tokens, h.ctx, h.hits, h.quant_bits, h.payload_abi, age(h.used, now), size)
+    cells = {
+        "ext_flags": key,
+        "tokens": h.tokens,
+        "ctx": h.ctx,
+        "hits": h.hits,
+        "quant_bits": h.quant_bits,
+        "payload_abi": h.payload_abi,
+        "last_used": age(h.used, now),
+    }
+    return (name, _what(entry, h), code, *(cell if field in known else "" for field, cell in cells.items()), size)
+
+
+def _what(entry: Entry, header: Header) -> str:
+    reason = reason_name(header, entry.dialect) if "reason" in _described(entry) else ""
+    if entry.kind in (Kind.GOOD, Kind.OTHER_DIALECT):
+        return reason or entry.kind.value
+    return f"{reason}, {entry.kind.value}"
 
 
 def totals(entries: list[Entry]) -> dict[str, Any]:

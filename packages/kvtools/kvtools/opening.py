@@ -8,9 +8,9 @@ from pathlib import Path
 
 from kvformat.checkpoint import Checkpoint
 from kvformat.errors import Damaged, KVError, Mismatch
-from kvformat.payload import Words
 from kvformat.scan import Kind, scan
 from kvformat.shapes import KNOWN, RATIOS, Shape
+from kvformat.words import Words
 
 
 def parse_shape(text: str) -> Shape | tuple[int, ...]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from kvformat import layout
 from kvformat.checkpoint import Checkpoint
+from kvformat.dialects import flag_names, reason_name
 from kvformat.errors import KVError
 from kvformat.scan import examine
 from kvformat.shapes import Shape
 from kvformat.spans import Span
-from kvtools.inspecting import readers, sections, text_edges
+from kvtools.inspecting import owner, readers, sections, text_edges
 from kvtools.listing import header_fields
 from kvtools.opening import open_settled
 from kvtools.output import iso, mib, print_fields, print_table, safe
@@ -32,13 +34,20 @@ def show(path: Path, hint: Shape | tuple[int, ...] | None, with_map: bool, full_
                 print_table(MAP_COLUMNS, map_rows(checkpoint, full_map), frozenset({1, 2}))
     except KVError as error:
         error.path = None  # it stands above
-        entry = examine(str(path.parent), path.name)
-        pairs: list[tuple[str, object]] = [(error.code, error)]
-        if entry is not None and entry.header is not None and entry.header.magic == layout.KVC_MAGIC:
-            pairs += header_fields(entry.header).items()
-        print_fields(pairs)
+        print_fields([(error.code, error), *_recognised(path)])
         return error
     return None
+
+
+def _recognised(path: Path) -> Iterator[tuple[str, object]]:
+    """What a file that cannot be opened as ours still shows."""
+    entry = examine(str(path.parent), path.name)
+    if entry is None or entry.header is None:
+        return
+    if entry.dialect:
+        yield "dialect", f"{entry.dialect.code}; read by {readers(entry.header, entry.dialect)}"
+    described = header_fields(entry.header, entry.dialect)
+    yield from ((name, value) for name, value in described.items() if value is not None and value != [])
 
 
 def fields(checkpoint: Checkpoint) -> list[tuple[str, str]]:
@@ -49,9 +58,12 @@ def fields(checkpoint: Checkpoint) -> list[tuple[str, str]]:
     named = "the name is its SHA1" if key == checkpoint.name_key else f"the name is NOT its SHA1 {key}"
     pairs = [
         ("size", f"{mib(checkpoint.size)} ({checkpoint.size} bytes)"),
-        ("generation", f"payload ABI {h.payload_abi}, DSV4 version {layout.GENERATIONS[h.payload_abi]}: {readers(h)}"),
+        (
+            "generation",
+            f"payload ABI {h.payload_abi}, DSV4 version {layout.GENERATIONS[h.payload_abi]}: {readers(h, owner(checkpoint))}",
+        ),
         ("model", _model(checkpoint)),
-        ("reason", f"{h.reason_name} ({h.reason})"),
+        ("reason", f"{reason_name(h, checkpoint.dialect)} ({h.reason})"),
         ("tokens", f"{h.tokens} of ctx {h.ctx}"),
         ("hits", f"{h.hits}, last used {iso(h.last_used) or 'never'}, created {iso(h.created) or 'unknown'}"),
         ("key", f"{h.key_kind}, {h.text_bytes} bytes; {named}"),
@@ -60,15 +72,18 @@ def fields(checkpoint: Checkpoint) -> list[tuple[str, str]]:
     ]
     if payload is None:
         pairs.append(("payload", "none: stripped, text only"))
-    unknown = h.ext_flags & ~layout.EXT_KNOWN
-    if unknown or any(h.reserved):
-        pairs.append(("unknown bits", f"ext flags {unknown:#04x}, reserved {h.reserved.hex()}"))
+    if h.ext_flags & ~layout.EXT_KNOWN:
+        pairs.append(("flags", f"{h.ext_flags:#04x}: {', '.join(flag_names(h, checkpoint.dialect))}"))
+    if any(h.reserved):
+        pairs.append(("reserved", h.reserved.hex()))
     if checkpoint.tools is not None:
         pairs.append(("tools", _tools(checkpoint)))
     if checkpoint.title is not None:
         pairs.append(("title", safe(b"".join(map(bytes, checkpoint.pieces(checkpoint.title))))))
     if checkpoint.trailer_problem:
         pairs.append(("trailer", checkpoint.trailer_problem))
+    if checkpoint.identity:
+        pairs.append(("identity", f"{checkpoint.identity.hex()} (ds4-dfm's name of the model)"))
     if checkpoint.leftover:
         pairs.append(("leftover", f"{checkpoint.leftover} bytes behind the last trailer, ignored by every reader"))
     return pairs

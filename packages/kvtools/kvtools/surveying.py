@@ -25,7 +25,7 @@ class Standing(StrEnum):
     CACHE = "cache"  # a checkpoint that a policy may judge
     BROKEN = "broken"  # damaged or truncated
     AGENT = "agent"  # saved by ds4-agent: no cache but a conversation
-    DIALECT = "dialect"  # recognised, and neither ours nor ds4's
+    DIALECT = "dialect"  # another program's, or newer
     OTHER = "other"
 
 
@@ -110,6 +110,8 @@ def _standing(directory: Path, entry: Entry) -> Standing:
         return KINDS.get(entry.kind, Standing.OTHER)
     if entry.header and entry.header.reason in (Reason.AGENT_SYSTEM, Reason.AGENT_SESSION):
         return Standing.AGENT
+    if entry.key is None:
+        return Standing.OTHER  # ds4 does not look at it: somebody's copy
     try:
         Checkpoint.open(directory / entry.name).close()
     except (Truncated, Damaged):

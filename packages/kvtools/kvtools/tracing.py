@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from kvformat.checkpoint import open_regular
+from kvformat.envelope import open_regular
 from kvformat.errors import Unreadable
 
 # A prompt may quote a trace, so a heading counts only with what always stands next to it.

@@ -19,16 +19,6 @@ Source = Literal["live", "rewind", "branch", "disk", "none"]
 
 SHORT = 8192  # bytes up to which a prompt that shares nothing is taken for a side request: a title, a summary
 
-# How the store's verdicts read in the log, which has a closed list of reasons.
-_REASONS = (
-    ("known bad", "unreadable"),
-    ("below", "below min tokens"),
-    ("ctx", "context too large"),
-    ("quant", "quant differs"),
-    ("model id", "different model"),
-    ("other weights", "different model"),
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Considered:
@@ -62,7 +52,7 @@ def decide(prompt: bytes, slots: Slots, store: Store | None) -> Plan:
     match = next((match for match in matches if match.usable), None)
     considered = tuple(
         [Considered(f"live {s.number}", p.length, "usable") for s, p in live]
-        + [Considered(match.path.name, match.tokens, match.verdict) for match in matches]
+        + [Considered(match.path.name, match.tokens, match.why or match.verdict) for match in matches]
     )
     if match is not None and (point is None or match.tokens > point.length):
         assert match.entry.header is not None
@@ -101,6 +91,5 @@ def _miss(prompt: bytes, matches: list[Match], store: Store) -> str:
 
 def _reason(matches: list[Match], near: NearMiss | None) -> str:
     if matches:
-        verdict = matches[0].verdict
-        return next((reason for start, reason in _REASONS if verdict.startswith(start)), "unreadable")
+        return matches[0].verdict
     return f"prefix mismatch at byte {near.byte}" if near else "no checkpoint"

@@ -75,10 +75,10 @@ def tools(paths: tuple[Path, ...], style: str | None) -> None:
 @file_argument
 def text(file: Path) -> None:
     """Write the text that a file is the checkpoint of: its own bytes in a pipe, escaped on a terminal."""
-    from kvformat.checkpoint import Checkpoint
+    from kvformat.envelope import Envelope
     from kvtools import contents
 
-    with Checkpoint.open(file) as checkpoint:
+    with Envelope.open(file) as checkpoint:
         contents.print_text(checkpoint, sys.stdout)
 
 
@@ -92,10 +92,10 @@ def text(file: Path) -> None:
 )
 def tokens(file: Path, style: str | None, tokenizer: Path | None) -> None:
     """Write the token ids of a file, all on one line; with a tokenizer one per line, with its piece of text."""
-    from kvformat.checkpoint import Checkpoint
+    from kvformat.envelope import Envelope
     from kvtools import contents
 
-    with Checkpoint.open(file) as checkpoint:
+    with Envelope.open(file) as checkpoint:
         ids = checkpoint.token_ids().tolist()
     pieces = None
     if tokenizer is not None:
