@@ -31,8 +31,9 @@ from kvformat.prefix import text_key
 from kvformat.shapes import FLASH
 from kvformat.state import SessionState, empty_state
 from kvformat.writer import Contents, write
+from kvtools.findings import Verdict
 from kvtools.inspecting import describe
-from kvtools.verifying import Verdict, verify
+from kvtools.verifying import verify
 
 TOKENS, CTX = 20_480, 32_768
 PAYLOAD = 305_882_508

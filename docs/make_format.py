@@ -1,4 +1,4 @@
-"""Print the tables of docs/format.md from the declarations of kvformat.layout, or put them there with --write."""
+"""Print the tables of docs/format.md from the declarations of kvformat.layout and dialects, or put them there with --write."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 from construct import IfThenElse, Renamed
 
-from kvformat import layout
+from kvformat import dialects, layout
+from kvformat.dialects import Dialect, Origin
 from kvformat.spans import Tensor
 
 PAGE = Path(__file__).parent / "format.md"
@@ -23,6 +24,7 @@ TABLES = (
     ("KTM trailer: head", layout.KTM_HEAD, 0),
     ("KTM trailer: each entry", layout.KTM_ENTRY, 0),
     ("Title trailer", layout.TITLE, 0),
+    ("Identity footer of ds4-dfm, the last 40 bytes of the file", layout.FOOTER, 0),
 )
 
 # The lengths of arrays are expressions over fields; these are their names in the page.
@@ -51,6 +53,15 @@ def table(title: str, declaration: Any, start: int | None) -> list[str]:
     return [*lines, ""]
 
 
+def dialect_table() -> list[str]:
+    """Every row of `kvformat.dialects`, ours first."""
+    rows = [row for row in vars(dialects).values() if isinstance(row, Dialect)]
+    rows += [dialects.family(tag) for tag in dialects.FAMILIES] + [dialects.pulsar(12)]
+    rows.sort(key=lambda row: [*Origin].index(row.origin))
+    lines = ["### Dialects that are recognised", "", "| dialect | what it is | whose | read by |", "|---|---|---|---|"]
+    return [*lines, *(f"| `{row.code}` | {row.name} | {row.origin} | {row.readers or '–'} |" for row in rows), ""]
+
+
 def bare(field: Any) -> Any:
     """A field without its name and its meaning."""
     while isinstance(field, Renamed):
@@ -70,7 +81,7 @@ def type_name(name: str, kind: Any) -> str:
 
 def generated() -> str:
     lines = [line for title, declaration, start in TABLES for line in table(title, declaration, start)]
-    return "\n".join([START, "", *lines, END])
+    return "\n".join([START, "", *lines, *dialect_table(), END])
 
 
 def page_with_tables() -> str:

@@ -19,8 +19,8 @@ from kvformat.shapes import Shape
 from kvformat.state import LayerState
 from kvformat.writer import Contents
 from kvtools.cli import main
+from kvtools.findings import Report
 from kvtools.judging import Level, Wishes, judge
-from kvtools.verifying import Report
 from strategies import built, random_state
 
 SMALL = Shape("small", (0, 4, 128), head_dim=3, indexer_dim=2, vocab=64, window=8)

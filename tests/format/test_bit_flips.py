@@ -17,11 +17,13 @@ from kvformat.checkpoint import Checkpoint
 from kvformat.prefix import text_key
 from kvformat.shapes import Shape
 from kvformat.writer import Contents
+from kvtools.findings import Verdict
 from kvtools.inspecting import sections
-from kvtools.verifying import Verdict, verify
+from kvtools.verifying import verify
 from strategies import built, plain_state
 
 SHAPE = Shape("tiny", (0, 4), head_dim=1, indexer_dim=1, vocab=5, window=4)
+TEXT = b"text <A> <B>"
 CALLS = ((b"call_1", b"<A>"), (b"call_2", b"<B>"))
 
 
@@ -50,16 +52,16 @@ SECTIONS = {
     "logits": Blind("logits", "another finite number"),
     "layer": Blind("layer", "any float is legal, and no reader compares them"),
 }
-TOOL_MAP = Blind("tool map", "ids and blocks are any bytes")
+TOOL_MAP = Blind("tool map", "an id is any bytes")
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file of nine tokens with a tool map, under its right name."""
     contents = Contents.from_state(
-        plain_state(SHAPE, tokens=9, ctx=64), b"text", reason="cold", quant_bits=2, now=1_790_000_000, tool_map=CALLS
+        plain_state(SHAPE, tokens=9, ctx=64), TEXT, reason="cold", quant_bits=2, now=1_790_000_000, tool_map=CALLS
     )
-    path = tmp_path_factory.mktemp("flips") / f"{text_key(b'text')}.kv"
+    path = tmp_path_factory.mktemp("flips") / f"{text_key(TEXT)}.kv"
     path.write_bytes(built(contents))
     assert verify(path, SHAPE).verdict is Verdict.OK
     return path
@@ -76,7 +78,7 @@ def blind_bytes(path: Path) -> dict[int, Blind]:
                 found |= dict.fromkeys(range(span.offset, span.end), blind)
         assert checkpoint.tools is not None
         for entry in checkpoint.tools.entries:
-            found |= dict.fromkeys(range(entry.dsml.offset - len(entry.id), entry.dsml.end), TOOL_MAP)
+            found |= dict.fromkeys(range(entry.dsml.offset - len(entry.id), entry.dsml.offset), TOOL_MAP)
         return found
 
 

@@ -27,6 +27,7 @@ def test_every_declared_field_is_in_the_page() -> None:
         layout.LAYER,
         layout.KTM_ENTRY,
         layout.TITLE,
+        layout.FOOTER,
     ):
         for field in declaration.subcons:
             assert f"`{field.name}` | {field.docs}" in page

@@ -19,8 +19,9 @@ from kvformat.checkpoint import Checkpoint
 from kvformat.shapes import FLASH, KNOWN, PRO, Shape
 from kvformat.state import empty_state
 from kvformat.writer import Contents
+from kvtools.findings import Verdict
 from kvtools.opening import open_settled
-from kvtools.verifying import Verdict, verify
+from kvtools.verifying import verify
 from strategies import built, random_state
 
 SHAPES = (TINY, *KNOWN)

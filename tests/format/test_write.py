@@ -16,6 +16,7 @@ import pytest
 from kvformat import durable
 from kvformat.checkpoint import Checkpoint
 from kvformat.errors import Mismatch, NotWritten
+from kvformat.policy import Reason
 from kvformat.state import empty_state
 from kvformat.writer import Contents, write
 from strategies import plain_file, plain_state
@@ -156,7 +157,7 @@ def test_what_is_written_is_read_in_both_generations(final: Path, generation: in
         header, words = checkpoint.header, checkpoint.payload and checkpoint.payload.words
         assert words is not None
         assert (header.payload_abi, words.version) == (generation, 1 if generation == 0 else 2)
-        assert (header.reason_name, header.quant_bits, header.created, header.last_used) == ("evict", 4, 9, 9)
+        assert (header.reason, header.quant_bits, header.created, header.last_used) == (Reason.EVICT, 4, 9, 9)
         assert list(checkpoint.tool_pairs()) == CALLS
 
 

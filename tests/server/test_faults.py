@@ -11,6 +11,7 @@ import pytest
 
 from conftest import TINY
 from kvengine import Session
+from kvformat import layout
 from kvformat.checkpoint import Checkpoint
 from kvformat.errors import NotWritten
 from kvformat.store import Store
@@ -109,7 +110,7 @@ def _after(ready: threading.Event, function: Callable[..., Any]) -> Callable[...
 
 def _reason(path: Path) -> str:
     with Checkpoint.open(path, (TINY,)) as checkpoint:
-        return checkpoint.header.reason_name
+        return layout.REASONS[checkpoint.header.reason]
 
 
 class TestFiles:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from conftest import TINY
+from kvformat import layout
 from kvformat.checkpoint import Checkpoint
 from kvformat.store import Store
 from kvprompt.markers import Preamble
@@ -43,7 +44,7 @@ def reply(text: str) -> dict[str, Any]:
 
 def reason(path: Path) -> str:
     with Checkpoint.open(path, (TINY,)) as checkpoint:
-        return checkpoint.header.reason_name
+        return layout.REASONS[checkpoint.header.reason]
 
 
 class TestRestart:

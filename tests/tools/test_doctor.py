@@ -177,17 +177,45 @@ def test_builds_models_and_contexts_that_do_not_go_together(kv: Path) -> None:
     assert ailments["mixed-builds"].files == (may.name,)
     assert "512 to 1024" in ailments["mixed-contexts"].message
     sound.unlink()
-    assert found(kv).keys() == {"old-build"}
+    assert found(kv).keys() == {"old-build", "uncounted"}
     save(kv, b"other", quant_bits=4, ctx=512)
     assert "model 0 at 2 bits, model 0 at 4 bits" in found(kv)["mixed-models"].message
 
 
-def test_files_that_no_running_build_can_read(kv: Path) -> None:
-    for number, specimen in enumerate(zoo()):
-        (kv / f"{number:040x}.kv").write_bytes(specimen.data)
-    dialects = {f"{n:040x}.kv" for n, specimen in enumerate(zoo()) if specimen.verdict == "other-dialect"}
+def test_files_of_others_are_named_by_class_and_never_with_a_delete(kv: Path) -> None:
+    others = [specimen for specimen in zoo() if specimen.verdict == "other-dialect"]
+    for number, specimen in enumerate(others):
+        (kv / f"{number:040x}.{specimen.file_name.rpartition('.')[2]}").write_bytes(specimen.data)
     ailments = found(kv)
-    assert set(ailments["dialects"].files) == dialects
+    classes = [ailments[code] for code in ("other-models", "forks", "unknown-dialect")]
+    assert (
+        sum(len(ailment.files) for ailment in classes)
+        == len({name for a in classes for name in a.files})
+        == len(others)
+    )
+    for ailment in classes:
+        assert ailment.severity == "note" and not {"prune", "rm", "delete"} & set(ailment.remedy.split())
+    assert "reads them, counts them" in ailments["other-models"].message
+    for who in ("Entrpi's ds4", "ds4-dfm", "zhc105's ds4", "pulsar"):
+        assert who in ailments["forks"].message
+    assert "may be deleted" not in kvtool("doctor", kv).out
+
+
+def test_a_build_that_deletes_what_it_cannot_read(kv: Path) -> None:
+    theirs = [specimen for specimen in zoo() if specimen.name.startswith("zhc105")]
+    assert len(theirs) == 3
+    for specimen in theirs:
+        for path in kv.iterdir():
+            path.unlink()
+        path = kv / f"{'e' * 40}.{specimen.file_name.rpartition('.')[2]}"
+        path.write_bytes(specimen.data)
+        assert "deletes-others" not in found(kv)  # among its own
+        sound = save(kv, b"ours")
+        warning = found(kv)["deletes-others"]
+        assert (warning.severity, warning.files) == ("problem", (sound.name,))
+
+
+def test_files_that_no_running_build_can_read(kv: Path) -> None:
     one_day = plain_file(0).contents.header._replace(model_id=1)
     (kv / f"{'f' * 40}.kv").write_bytes(one_day.encode() + plain_file(0).data[52:])
     assert found(kv)["no-build"].files == (f"{'f' * 40}.kv",)

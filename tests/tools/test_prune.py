@@ -20,7 +20,7 @@ from kvtools.pruning import CONSUMED_UNTIL, Criteria, Plan, plan
 from kvtools.surveying import survey
 from strategies import built
 from tools_kit import SMALL, Run, contents, kvtool, save, save_many
-from zoo import zoo
+from zoo import Specimen, zoo
 
 NOW = 1_800_000_000
 DAY = 86400
@@ -154,7 +154,7 @@ def test_left_overs_and_damaged_files_go_when_they_have_settled(tmp_path: Path) 
 def test_only_a_name_chooses_other_dialects_foreign_files_and_conversations(tmp_path: Path) -> None:
     kinds = {}
     for number, specimen in enumerate(zoo()):
-        path = tmp_path / f"{number:040x}.kv"
+        path = tmp_path / f"{number:040x}{Path(specimen.file_name).suffix}"
         path.write_bytes(specimen.data)
         kinds[old(path).name] = specimen
     session = save(tmp_path, b"a saved session", reason=6)
@@ -164,12 +164,21 @@ def test_only_a_name_chooses_other_dialects_foreign_files_and_conversations(tmp_
     chosen = set(names(greedy))
     assert session.name not in chosen
     for name, specimen in kinds.items():
-        verdict = specimen.verdict.value
-        agents = specimen.kind is Kind.STRIPPED or specimen.name == "system prompt of the agent"
-        assert (name in chosen) == (verdict not in ("other-dialect", "foreign") and not agents), specimen.name
+        others = specimen.kind in (Kind.OTHER_DIALECT, Kind.FOREIGN)
+        agents = specimen.kind is Kind.STRIPPED or "agent" in specimen.name
+        assert (name in chosen) == (not others and not agents), specimen.name
     dialect = next(name for name, specimen in kinds.items() if specimen.kind is Kind.OTHER_DIALECT)
     assert prune(tmp_path, "--file", dialect, "--apply").code == 0
     assert not (tmp_path / dialect).exists() and session.exists()
+
+
+@pytest.mark.parametrize("specimen", [s for s in zoo() if s.name.startswith("rot in the")], ids=lambda s: s.name)
+def test_rot_is_damage_though_it_looks_like_another_dialect(specimen: Specimen, tmp_path: Path) -> None:
+    path = tmp_path / specimen.file_name
+    path.write_bytes(specimen.data)
+    old(path)
+    chosen = names(planned(tmp_path, time.time(), damaged=True))
+    assert chosen == ([] if specimen.kind is Kind.GOOD else [path.name])
 
 
 def test_a_pin_keeps_a_file_from_everything_and_its_bytes_as_they_are(tmp_path: Path) -> None:

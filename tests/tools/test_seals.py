@@ -9,9 +9,9 @@ from kvformat.checkpoint import Checkpoint
 from kvformat.inplace import refresh_tool_map, touch
 from kvformat.sidecar import read_sidecar, sidecar_path, update_sidecar
 from kvformat.toolmap import encode_tool_map
+from kvtools.findings import Verdict
 from kvtools.judging import Level
 from kvtools.sweeping import BLOCK
-from kvtools.verifying import Verdict
 from strategies import patched
 from tools_kit import SMALL, codes, kvtool, only, save
 
@@ -22,7 +22,7 @@ def sealed(path: Path) -> Path:
 
 
 def test_a_seal_changes_no_byte_of_the_file_and_shows_every_flip_behind_it(tmp_path: Path) -> None:
-    path = save(tmp_path, b"text", tool_map=[(b"call_1", b"<tool_calls>x</tool_calls>")])
+    path = save(tmp_path, b"text", tool_map=[(b"call_1", b"text")])
     before = path.read_bytes()
     sealed(path)
     assert path.read_bytes() == before
@@ -45,7 +45,7 @@ def test_a_touch_a_pin_and_a_new_tool_map_keep_the_seal_and_every_other_byte(tmp
         before[start:end] = after[start:end]
     assert bytes(before) == after
     assert only(path).verdict is Verdict.OK
-    refresh_tool_map(path, encode_tool_map([(b"call_1", b"block")]), 1_900_000_001)
+    refresh_tool_map(path, encode_tool_map([(b"call_1", b"text")]), 1_900_000_001)
     assert only(path).verdict is Verdict.OK
     assert read_sidecar(path).pin and read_sidecar(path).checksum.startswith("xxh3-128:")
 

@@ -19,8 +19,8 @@ from kvformat.shapes import FLASH, Shape
 from kvformat.sidecar import update_sidecar
 from kvformat.state import LayerState
 from kvformat.writer import Contents
+from kvtools.findings import Verdict
 from kvtools.judging import Level, Wishes, judge, sampled
-from kvtools.verifying import Verdict
 from strategies import built, patched
 from tools_kit import codes, contents, kvtool, only, save
 from zoo import Specimen, zoo

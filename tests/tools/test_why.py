@@ -150,7 +150,7 @@ class TestLosses:
             ({"quant_bits": 4}, ("--quant", 2, "--reject-different-quant"), "quant 4"),
             ({"payload_abi": 9}, (), "payload ABI 9"),
             ({"payload_abi": 1}, (), "payload ABI 1"),
-            ({"model_id": 4}, (), "model 4"),
+            ({"model_id": 4}, (), "another dialect: model byte 4"),
         ],
     )
     def test_refused(self, tmp_path: Path, change: dict[str, int], options: tuple[object, ...], reason: str) -> None:

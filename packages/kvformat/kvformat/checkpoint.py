@@ -8,7 +8,6 @@ from __future__ import annotations
 import mmap
 import os
 import sys
-from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
@@ -20,7 +19,7 @@ from kvformat.envelope import Envelope
 from kvformat.errors import Ambiguous, Mismatch, OtherDialect, Truncated
 from kvformat.payload import LayerSpans, Payload, find_payload
 from kvformat.shapes import KNOWN, Shape
-from kvformat.spans import Span, read_u32
+from kvformat.spans import Span
 from kvformat.state import LayerState, SessionState
 from kvformat.toolmap import ToolMap, find_tool_map, read_tool_map
 
@@ -75,10 +74,6 @@ class Checkpoint(Envelope):
         assert layers is not None and len(layers) == shape.layers
         return layers
 
-    def token_ids(self) -> array[int]:
-        """The N token ids."""
-        return read_u32(self._file, self._payload().token_ids)
-
     def read_into(self, state: SessionState) -> None:
         """Fill the caller's arrays, which must have exactly this file's shapes. They are undefined after an error."""
         state.check()
@@ -113,9 +108,7 @@ class Checkpoint(Envelope):
 
     def _payload(self) -> Payload:
         if self.payload is None:
-            raise Mismatch(
-                "holds text only (a stripped session)", path=self.path, remedy="it is rebuilt by prefilling its text"
-            )
+            raise self._text_only()
         return self.payload
 
     def _spans(self) -> Iterator[Span]:

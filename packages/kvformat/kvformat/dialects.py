@@ -48,7 +48,9 @@ class Dialect:
         return self.origin is Origin.OURS
 
 
-MAY = Dialect("ds4-may", "ds4 until 2026-05-26", Origin.OURS, "ds4 from 2026-05-07 to 2026-05-26; newer builds skip it")
+MAY = Dialect(
+    "ds4-may", "ds4 until 2026-05-26", Origin.OURS, "ds4 from 2026-05-07 to 2026-05-26; newer builds skip it silently"
+)
 DS4 = Dialect("ds4", "ds4 since 2026-05-26", Origin.OURS, "ds4 since 2026-05-26")
 GENERATIONS = {0: MAY, 2: DS4}
 
@@ -99,7 +101,8 @@ FAMILIES = {
 
 ZHC105 = Dialect("zhc105", "KVC version 2, ABI 3 (append-only blocks with a tail index and a .ckpt companion)", Origin.FORK,
                  "zhc105's ds4", NO_LENGTHS, has_ids=False, deletes=True)  # fmt: skip
-ZHC105_COMPANION = _fork("zhc105-ckpt", "the .ckpt companion of a zhc105 file", "zhc105's ds4", NOTHING)
+ZHC105_COMPANION = Dialect("zhc105-ckpt", "the .ckpt companion of a zhc105 file", Origin.FORK, "zhc105's ds4", NOTHING,
+                           has_ids=False, deletes=True)  # fmt: skip
 CONV_ID = _fork("conv-id", "KVC version 2 with a conversation id (72-byte header)", "nazerim's ds4",
                 HEADER_FIELDS - {"text_bytes"})  # fmt: skip
 LZ4 = _fork(

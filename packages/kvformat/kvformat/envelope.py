@@ -130,9 +130,13 @@ class Envelope:
         offset, end = self.header.payload_offset + WORDS_BYTES, self.header.payload_end
         if self.dialect is not None and not self.dialect.has_ids:
             raise Mismatch(f"nobody has said where its token ids lie: {self.dialect.name}", path=self.path)
-        if offset + 4 * self.header.tokens > end:
-            raise Mismatch("holds no token ids", path=self.path)
+        if not self.header.payload_bytes or offset + 4 * self.header.tokens > end:
+            raise self._text_only()
         return Span(offset, "u4", (self.header.tokens,))
+
+    def _text_only(self) -> Mismatch:
+        problem, remedy = "holds text only (a stripped session)", "it is rebuilt by prefilling its text"
+        return Mismatch(problem, path=self.path, remedy=remedy)
 
     def mapped(self) -> mmap.mmap:
         """The whole file, mapped read-only."""

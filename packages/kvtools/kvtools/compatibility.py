@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from kvformat.checkpoint import Checkpoint
 from kvformat.shapes import Shape
-from kvtools.verifying import Finding, Verdict
+from kvtools.findings import Finding, Verdict
 
 
 def findings(checkpoint: Checkpoint, shape: Shape) -> Iterator[Finding]:

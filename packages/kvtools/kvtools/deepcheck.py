@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kvformat.checkpoint import Checkpoint
 from kvformat.nearmiss import common_prefix
-from kvtools.verifying import Finding, Verdict
+from kvtools.findings import Finding, Verdict
 
 if TYPE_CHECKING:
     from kvprompt.tokenizer import Tokenizer

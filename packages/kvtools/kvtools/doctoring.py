@@ -54,7 +54,7 @@ class Patient:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All that was found. `disposable`: nothing but a cache lies there, so deleting it costs prefills and nothing else."""
+    """All that was found. `disposable`: nothing but a cache of ours or ds4's lies there, so deleting it costs prefills only."""
 
     patient: Patient
     ailments: tuple[Ailment, ...]
@@ -76,7 +76,7 @@ def diagnose(seen: Survey, budget: int, examinations: Iterable[Examination]) -> 
         raise Unreadable(f"its disk does not answer: {error}", path=seen.directory) from None
     patient = Patient(seen, free, budget)
     found = sorted(_all(patient, examinations), key=lambda ailment: ailment.severity is Severity.NOTE)
-    return Diagnosis(patient, tuple(found), not seen.of(Standing.AGENT))
+    return Diagnosis(patient, tuple(found), not seen.of(Standing.AGENT, Standing.DIALECT))
 
 
 def _all(patient: Patient, examinations: Iterable[Examination]) -> Iterator[Ailment]:
@@ -109,4 +109,6 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
             "It is a cache: with the server stopped the whole directory may be deleted, which costs prefills only."
         )
     else:
-        click.echo("ds4-agent keeps conversations in it: do not delete the whole directory.")
+        agent = "ds4-agent keeps conversations in it"
+        who = agent if diagnosis.patient.seen.of(Standing.AGENT) else "other programs keep files in it"
+        click.echo(f"{who}: do not delete the whole directory.")

@@ -10,8 +10,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+from kvformat.dialects import counted_by_ds4
 from kvformat.durable import LOCK_NAME
 from kvformat.scan import Entry, Kind, is_dead_temp
+from kvtools import neighbours
 from kvtools.doctoring import Ailment, Examination, Patient, Severity
 from kvtools.mounts import why_volatile
 from kvtools.orphans import why_orphan
@@ -62,10 +64,12 @@ def space(patient: Patient) -> Iterator[Ailment]:
 
 
 def uncounted(patient: Patient) -> Iterator[Ailment]:
-    """ds4 counts only what it can read, so the rest comes on top of its budget, for ever."""
-    counted = (Kind.GOOD, Kind.STRIPPED, Kind.SIDECAR, Kind.LOCK)
-    rest = [entry for entry in patient.seen.entries.values() if entry.kind not in counted]
-    size = patient.used - sum(e.size for e in patient.seen.entries.values() if e.kind in counted)
+    """ds4 counts what its header rule accepts, whoever wrote it, so the rest comes on top of its budget, for ever."""
+    entries = patient.seen.entries.values()
+    counted = [entry for entry in entries if _is_counted(entry) or entry.kind in (Kind.SIDECAR, Kind.LOCK)]
+    names = {entry.name for entry in counted}
+    rest = [entry for entry in entries if entry.name not in names]
+    size = patient.used - sum(entry.size for entry in counted)
     if size > 0:
         kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(entry.kind.value for entry in rest).items())
         message = f"{mib(size)} lie there that no budget of ds4 counts ({kinds})"
@@ -136,17 +140,11 @@ def builds(patient: Patient) -> Iterator[Ailment]:
         yield Ailment("no-build", PROBLEM, message, f"kvtool prune {where} --file NAME --apply", _names(lost))
 
 
-def dialects(patient: Patient) -> Iterator[Ailment]:
-    """Files of forks and other models, of no use to either program, and what the system hides from us."""
-    where = _quoted(patient)
-    if other := patient.seen.of(Standing.DIALECT):
-        message = f"{len(other)} files are another dialect's: neither ds4 nor this project reads them"
-        remedy = f"give their program a directory of its own, or kvtool prune {where} --file NAME --apply"
-        yield Ailment("dialects", PROBLEM, message, remedy, _names(other))
+def unreadable(patient: Patient) -> Iterator[Ailment]:
+    """What the system hides from us."""
     if unread := [entry for entry in patient.seen.entries.values() if entry.kind is Kind.UNREADABLE]:
-        yield Ailment(
-            "unreadable", PROBLEM, f"{len(unread)} files cannot be read", f"chmod -R u+rw {where}", _names(unread)
-        )
+        message, remedy = f"{len(unread)} files cannot be read", f"chmod -R u+rw {_quoted(patient)}"
+        yield Ailment("unreadable", PROBLEM, message, remedy, _names(unread))
 
 
 def models(patient: Patient) -> Iterator[Ailment]:
@@ -168,7 +166,7 @@ def models(patient: Patient) -> Iterator[Ailment]:
 ALL: tuple[Examination, ...] = (
     *(permissions, place, space, uncounted),
     *(orphans, owners, clock),
-    *(broken, dialects, builds, models),
+    *(broken, unreadable, *neighbours.ALL, builds, models),
 )
 
 
@@ -182,6 +180,10 @@ def _names(entries: list[Entry]) -> tuple[str, ...]:
 
 def _is_checkpoint(entry: Entry) -> bool:
     return entry.kind in (Kind.GOOD, Kind.STRIPPED)
+
+
+def _is_counted(entry: Entry) -> bool:
+    return entry.key is not None and entry.header is not None and counted_by_ds4(entry.header, entry.size)
 
 
 def _latest(entry: Entry) -> int:

@@ -12,9 +12,9 @@ from kvformat.errors import Damaged
 from kvformat.payload import LayerSpans
 from kvformat.sidecar import read_sidecar
 from kvformat.spans import Span
+from kvtools.findings import Finding, Verdict
 from kvtools.sweeping import SCHEME, checksum, suspects
 from kvtools.tensors import EMPTY_SCORE, Rows, live_slots
-from kvtools.verifying import Finding, Verdict
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

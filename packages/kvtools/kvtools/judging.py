@@ -18,6 +18,7 @@ from click import UsageError
 from kvformat.errors import KVError
 from kvformat.scan import scan
 from kvformat.shapes import Shape
+from kvtools.findings import Check, Finding, Report, Verdict
 from kvtools.holding import Stamp
 from kvtools.opening import files_of, still_there
 from kvtools.orphans import why_orphan
@@ -25,7 +26,7 @@ from kvtools.output import progress
 from kvtools.quarantining import MOVED, set_aside
 from kvtools.sealing import seal
 from kvtools.sweeping import THREADS
-from kvtools.verifying import Check, Finding, Report, Verdict, verify
+from kvtools.verifying import verify
 
 SOUND = frozenset({Verdict.OK, Verdict.WARNING, Verdict.AMBIGUOUS})
 

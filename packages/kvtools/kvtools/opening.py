@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
+from kvformat.bitrot import find_rot
 from kvformat.checkpoint import Checkpoint
-from kvformat.errors import Damaged, KVError, Mismatch
+from kvformat.errors import KVError, Mismatch, NotACheckpoint, OtherDialect
 from kvformat.scan import Kind, scan
 from kvformat.shapes import KNOWN, RATIOS, Shape
 from kvformat.words import Words
@@ -48,7 +49,7 @@ def open_settled(path: Path, hint: Shape | tuple[int, ...] | None = None) -> Che
     """Open a file; if several layer patterns fit it, try the hint, then the longer files of its directory."""
     shapes = (hint, *KNOWN) if isinstance(hint, Shape) else KNOWN
     ratios = hint if isinstance(hint, tuple) else None
-    checkpoint = Checkpoint.open(path, shapes)
+    checkpoint = _open(path, shapes)
     payload = checkpoint.payload
     if payload is None or (payload.shape is not None and ratios is None):
         return checkpoint
@@ -57,12 +58,20 @@ def open_settled(path: Path, hint: Shape | tuple[int, ...] | None = None) -> Che
         settled: tuple[Shape, ...] = (_with_ratios(ratios, payload.words, path),)
     else:
         settled = tuple(s for s in _longer_shapes(path.parent) if _same_model(s, payload.words))
+    checkpoint = Checkpoint.open(path, (*settled, *KNOWN))
+    found = None if checkpoint.payload is None else checkpoint.payload.shape
+    if ratios is not None and (found is None or found.ratios != ratios):
+        checkpoint.close()
+        raise Mismatch("--shape does not fit the size of the file", path=path, remedy="give the ratios of its layers")
+    return checkpoint
+
+
+def _open(path: Path, shapes: Iterable[Shape]) -> Checkpoint:
+    """Raises Damaged for what is another dialect's, or nobody's, only by one rotten field."""
     try:
-        return Checkpoint.open(path, (*settled, *KNOWN))
-    except Damaged as error:  # the file was sound a moment ago, so it is the shapes that do not fit
-        if ratios is None:
-            return Checkpoint.open(path, shapes)
-        raise Mismatch("--shape does not fit", path=path, expected=error.expected, found=error.found) from None
+        return Checkpoint.open(path, shapes)
+    except (OtherDialect, NotACheckpoint) as error:
+        raise find_rot(path, getattr(error, "dialect", None)) or error from None
 
 
 def _with_ratios(ratios: tuple[int, ...], words: Words, path: Path) -> Shape:

@@ -18,8 +18,8 @@ from kvformat.errors import Damaged, KVError
 from kvformat.index import DirectoryIndex
 from kvformat.state import SessionState
 from kvtools import compatibility
+from kvtools.findings import Finding, Verdict
 from kvtools.tensors import FRONTIERS, live_slots
-from kvtools.verifying import Finding, Verdict
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 from kvformat.sidecar import sidecar_path
+from kvtools.findings import Verdict
 from kvtools.holding import Stamp, held
-from kvtools.verifying import Verdict
 
 MOVED = frozenset({Verdict.TRUNCATED, Verdict.DAMAGED})
 

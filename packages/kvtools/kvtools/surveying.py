@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from kvformat.bitrot import find_rot
 from kvformat.catalog import bytes_in
 from kvformat.checkpoint import Checkpoint
 from kvformat.errors import Damaged, KVError, OtherDialect, Truncated
@@ -106,6 +107,8 @@ def is_pinned(checkpoint: Path) -> bool:
 
 
 def _standing(directory: Path, entry: Entry) -> Standing:
+    if entry.kind in (Kind.OTHER_DIALECT, Kind.FOREIGN) and find_rot(directory / entry.name, entry.dialect):
+        return Standing.BROKEN
     if entry.kind is not Kind.GOOD:
         return KINDS.get(entry.kind, Standing.OTHER)
     if entry.header and entry.header.reason in (Reason.AGENT_SYSTEM, Reason.AGENT_SESSION):

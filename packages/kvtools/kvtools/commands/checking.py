@@ -37,21 +37,21 @@ existing_path = click.Path(path_type=Path, exists=True)
 )
 def verify(paths: tuple[Path, ...], style: str | None, level: str | None, **options: Any) -> None:
     """Check whether files are what they say they are. Exit code 1 if one is damaged, truncated or foreign."""
-    from kvtools import judging, verifying
+    from kvtools import findings, judging
 
     wishes = judging.Wishes(judging.Level(level or "quick"), **options)
     reports = []
     for report in judging.judge(paths, wishes):
         reports.append(report)
         if style == "jsonl":
-            print_jsonl(verifying.report_fields(report))
+            print_jsonl(findings.report_fields(report))
         elif style is None:
-            verifying.print_report(report)
+            findings.print_report(report)
     if style == "json":
-        files = [verifying.report_fields(report) for report in reports]
-        print_json({"files": files, "totals": verifying.totals(reports)})
+        files = [findings.report_fields(report) for report in reports]
+        print_json({"files": files, "totals": findings.totals(reports)})
     elif style is None:
-        click.echo(verifying.summary(reports), err=not sys.stdout.isatty())
+        click.echo(findings.summary(reports), err=not sys.stdout.isatty())
     raise SystemExit(exit_code([report.verdict for report in reports]))
 
 
