@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from kvformat import layout
+from sparse import CTX, write_sparse
+
 from kvformat.header import FRONT_BYTES, Header
 from kvformat.identity import Identity
 from kvformat.prefix import text_key
@@ -26,8 +27,6 @@ from kvformat.store import Store
 
 FILES = (1_000, 5_000)
 PROMPTS = (20_000, 200_000, 1_000_000)  # bytes
-TOKENS = 2_048
-CTX = 32_768
 
 # ds4's C lookup at these sizes, warm, in ms: golden/bench.json "lookup".warm_find_ms_min, another machine.
 C_WARM = {
@@ -50,16 +49,6 @@ def fill(directory: Path, files: int, prompt: bytes) -> Path:
     winner = directory / f"{text_key(prompt[:hit])}.kv"
     write_sparse(winner, prompt[:hit], hit)
     return winner
-
-
-def write_sparse(path: Path, text: bytes, text_bytes: int) -> None:
-    payload = FLASH.payload_bytes(TOKENS)
-    header = Header(
-        layout.KVC_MAGIC, layout.KVC_VERSION, 2, 1, 0, 0, TOKENS, 0, CTX, 2, bytes(3), 1, 1, payload, text_bytes
-    )
-    with path.open("wb") as file:
-        file.write(header.encode() + text)
-        file.truncate(header.payload_end)
 
 
 def ours(store: Store, prompt: bytes) -> Path | None:

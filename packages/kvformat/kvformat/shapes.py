@@ -7,7 +7,6 @@ the row counts and the payload size allow.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
@@ -104,9 +103,8 @@ def fills(body_bytes: int, layers: int, tokens: int, live: int, head_dim: int, i
     return False
 
 
-def known_shape(
-    layers: int, head_dim: int, indexer_dim: int, vocab: int, among: Iterable[Shape] = KNOWN
-) -> Shape | None:
-    """The shape of the table whose header words are these, if there is one."""
+@cache
+def known_shape(layers: int, head_dim: int, indexer_dim: int, vocab: int) -> Shape | None:
+    """The shape of the table whose words 8 to 11 are these, if there is one."""
     words = (layers, head_dim, indexer_dim, vocab)
-    return next((s for s in among if (s.layers, s.head_dim, s.indexer_dim, s.vocab) == words), None)
+    return next((s for s in KNOWN if (s.layers, s.head_dim, s.indexer_dim, s.vocab) == words), None)

@@ -104,11 +104,11 @@ def row(entry: Entry, now: float) -> tuple[object, ...]:
         "payload_abi": h.payload_abi,
         "last_used": age(h.used, now),
     }
-    return (name, _what(entry, h), code, *(cell if field in known else "" for field, cell in cells.items()), size)
+    return (name, _what(entry, h, known), code, *(cell if field in known else "" for field, cell in cells.items()), size)
 
 
-def _what(entry: Entry, header: Header) -> str:
-    reason = reason_name(header, entry.dialect) if "reason" in _described(entry) else ""
+def _what(entry: Entry, header: Header, known: frozenset[str]) -> str:
+    reason = reason_name(header, entry.dialect) if "reason" in known else ""
     if entry.kind in (Kind.GOOD, Kind.OTHER_DIALECT):
         return reason or entry.kind.value
     return f"{reason}, {entry.kind.value}"
