@@ -104,7 +104,13 @@ def row(entry: Entry, now: float) -> tuple[object, ...]:
         "payload_abi": h.payload_abi,
         "last_used": age(h.used, now),
     }
-    return (name, _what(entry, h, known), code, *(cell if field in known else "" for field, cell in cells.items()), size)
+    return (
+        name,
+        _what(entry, h, known),
+        code,
+        *(cell if field in known else "" for field, cell in cells.items()),
+        size,
+    )
 
 
 def _what(entry: Entry, header: Header, known: frozenset[str]) -> str:

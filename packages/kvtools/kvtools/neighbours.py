@@ -6,7 +6,7 @@ They are no fault of the directory's, so each class is a note, and none comes wi
 from __future__ import annotations
 
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
 from kvformat.dialects import Dialect, Origin
@@ -31,10 +31,11 @@ def other_models(patient: Patient) -> Iterator[Ailment]:
 def forks(patient: Patient) -> Iterator[Ailment]:
     """Of programs that took the format further."""
     if found := _of(patient, Origin.FORK):
-        who = "; ".join(
-            f"{dialect.code}: {dialect.readers}" for dialect in dict.fromkeys(dialect for _, dialect in found)
-        )
-        message = f"{len(found)} files are of forks ({_counts(found)}). Read by {who}"
+        by_reader: defaultdict[str, list[Owned]] = defaultdict(list)
+        for entry, dialect in found:
+            by_reader[dialect.readers].append((entry, dialect))
+        who = "; ".join(f"{_counts(theirs)}, read by {readers}" for readers, theirs in by_reader.items())
+        message = f"{len(found)} files are of forks: {who}"
         yield Ailment("forks", Severity.NOTE, message, "give each program a directory of its own", _names(found))
 
 
