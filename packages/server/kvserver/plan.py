@@ -13,6 +13,7 @@ from typing import Literal
 from kvformat.nearmiss import NearMiss
 from kvformat.store import Match, Store
 
+from .returning import Return
 from .slots import Point, Slot, Slots
 
 Source = Literal["live", "rewind", "branch", "disk", "none"]
@@ -31,12 +32,16 @@ class Considered:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """Start at token `start`, which is byte `start_bytes` of the prompt, from `source`; go on in slot `target`."""
+    """Start at token `start`, which is byte `start_bytes` of the prompt, from `source`; go on in slot `target`.
+
+    `displaces` says that someone may come back for what the target holds beyond that.
+    """
 
     source: Source
     start: int
     start_bytes: int
     target: Slot
+    displaces: bool
     origin: Slot | None = None
     point: Point | None = None
     match: Match | None = None
@@ -46,39 +51,38 @@ class Plan:
 
 def decide(prompt: bytes, slots: Slots, store: Store | None) -> Plan:
     """The plan for a rendered prompt."""
-    live = [(slot, point) for slot in slots if (point := slot.best(prompt))]
-    slot, point = max(live, key=lambda pair: pair[1].length, default=(None, None))
+    live = [(slot, point, slot.returns(prompt, point)) for slot in slots if (point := slot.best(prompt))]
+    best = max(live, key=lambda found: (found[1].length, -found[2], -found[0].used), default=None)
     matches = list(store.candidates(prompt)) if store else []
     match = next((match for match in matches if match.usable), None)
     considered = tuple(
-        [Considered(f"live {s.number}", p.length, "usable") for s, p in live]
+        [Considered(f"live {slot.number}", point.length, "usable") for slot, point, _ in live]
         + [Considered(match.path.name, match.tokens, match.why or match.verdict) for match in matches]
     )
-    if match is not None and (point is None or match.tokens > point.length):
+    if match is not None and (best is None or match.tokens > best[1].length):
         assert match.entry.header is not None
         words = f"KV cache: hit for sha1={match.entry.key} (loaded {match.tokens} tokens)"
-        stale = slot is not None and point is slot.end  # the same conversation, less far
-        target = slot if slot is not None and stale else _room(slots, prompt)
-        return Plan("disk", match.tokens, match.entry.header.text_bytes, target, None, None, match, considered, words)
-    if slot is not None and point is not None:
-        return _from_live(slots, slot, point, prompt, considered)
+        parts = best is None or not best[2].same
+        target = _room(slots, prompt) if best is None or parts else best[0]  # the same conversation, less far
+        nbytes = match.entry.header.text_bytes
+        return Plan("disk", match.tokens, nbytes, target, parts, match=match, considered=considered, disk=words)
+    if best is not None:
+        return _from_live(slots, *best, prompt, considered)
     words = _miss(prompt, matches, store) if store else ""
-    return Plan("none", 0, 0, _room(slots, prompt), considered=considered, disk=words)
+    return Plan("none", 0, 0, _room(slots, prompt), True, considered=considered, disk=words)
 
 
-def _from_live(slots: Slots, slot: Slot, point: Point, prompt: bytes, considered: tuple[Considered, ...]) -> Plan:
-    """Go on at the end of a slot, or back to a point of it; where much would be lost by going back, branch off a copy."""
-    target = slot
-    source: Source = "rewind" if slot.beyond(point) else "live"
-    if slot.parts_at(point):
-        empty = next((other for other in slots.main if not len(other)), None)
-        target = empty or (slots.scratch if len(prompt) <= SHORT else slot)
-        source = "branch" if target is not slot else source
-    return Plan(source, point.length, len(point.text), target, slot, point, None, considered)
+def _from_live(
+    slots: Slots, slot: Slot, point: Point, returns: Return, prompt: bytes, considered: tuple[Considered, ...]
+) -> Plan:
+    """Go on at the end of a slot, or back to a point of it; another conversation gets a copy in a slot of its own."""
+    target = slot if returns.same else _room(slots, prompt)
+    source: Source = "branch" if target is not slot else "rewind" if point is not slot.end else "live"
+    return Plan(source, point.length, len(point.text), target, not returns.same, slot, point, None, considered)
 
 
 def _room(slots: Slots, prompt: bytes) -> Slot:
-    """Where a conversation goes that no slot holds. A short one displaces nobody."""
+    """Where a conversation goes that no slot holds, or only its beginning. A short one displaces nobody."""
     if len(prompt) <= SHORT and all(len(slot) for slot in slots.main):
         return slots.scratch
     return slots.oldest()

@@ -146,14 +146,13 @@ class Serving:
     def _go_to(self, plan: Plan, prompt: bytes) -> None:
         """Bring the target slot to the plan's start. What it held is saved first where that would be lost."""
         slot, point = plan.target, plan.point
+        if plan.displaces:
+            self.keeper.evict(slot, prompt)
         if plan.source in ("live", "rewind"):
             assert point is not None
-            if slot.parts_at(point):
-                self.keeper.evict(slot, prompt)
             if len(slot) != point.length:
                 slot.rewind(point)
         else:
-            self.keeper.evict(slot, prompt)
             self._fill(plan, prompt)
         if len(prompt) > SHORT:
             self.slots.promote(slot)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from kvengine import Lease, Mark, Session
 from kvprompt.conversation import Dialect
 
-TAIL = 2048  # tokens that a retry or an edit of the last turn may throw away without a second thought
+from .returning import Return, returns_as
 
 
 @dataclass(slots=True, eq=False)
@@ -60,14 +60,9 @@ class Slot:
         """The longest point whose text the prompt begins with."""
         return next((point for point in reversed(self.points) if prompt.startswith(point.text)), None)
 
-    def beyond(self, point: Point) -> int:
-        """How many tokens the slot would lose by a return to this point."""
-        return (self.end.length if self.end else 0) - point.length
-
-    def parts_at(self, point: Point) -> bool:
-        """Whether who returns to this point is another conversation, or another branch, and not a retry or a late edit."""
-        lost = self.beyond(point)
-        return lost > point.length or lost > max(TAIL, point.length // 2)
+    def returns(self, prompt: bytes, point: Point) -> Return:
+        """What a prompt that begins with this point's text is to the conversation here."""
+        return returns_as(prompt, self.end.text if self.end else point.text, len(point.text))
 
     def rewind(self, point: Point) -> None:
         """Return to a point; what came after it is gone."""
