@@ -125,6 +125,17 @@ def test_a_reader_that_fails_leaves_the_session_alone(session, prompt):
     assert state_bytes(session.state()) == before
 
 
+def test_logits_that_were_not_saved_are_those_of_the_last_token_fed_again(plain, prompt):
+    """At every boundary, those where a window closes among them; nothing else of the state changes."""
+    source, restored = Session(plain, CTX), Session(plain, CTX)
+    for boundary in range(1, LAST + 1):
+        source.feed(prompt[boundary - 1 : boundary])
+        bare = copied(source.state())
+        bare.logits[...] = 0
+        restored.restore(bare)
+        assert state_bytes(restored.state()) == state_bytes(source.state())
+
+
 def test_restore_reuses_two_sets_of_buffers(session, prompt):
     session.feed(prompt[:90])
     saved = copied(session.state())

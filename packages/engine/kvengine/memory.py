@@ -10,6 +10,7 @@ memory is views. How many rows there are follows from the number of tokens alone
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakSet
@@ -69,10 +70,13 @@ class Stream:
         # On the CPU an untouched page costs nothing; a CUDA buffer is paid for at once and so grows by doubling.
         rows = ctx // ratio if device.type == "cpu" else 0
         self.rows = torch.empty(rows, dim, device=device)
+        self.finished = 0  # rows that nothing is put over, while tokens that are in them are processed again
         self.kv = torch.empty(frontier, device=device)
         self.score = torch.empty(frontier, device=device)
 
     def put(self, start: int, rows: Tensor) -> None:
+        if start < self.finished:
+            return
         self.reserve(start + len(rows))
         self.rows[start : start + len(rows)] = rows
 
@@ -84,6 +88,7 @@ class Stream:
             self.rows = grown
 
     def reset(self) -> None:
+        self.finished = 0
         self.kv.zero_()
         self.score.fill_(EMPTY_SCORE)
 
@@ -144,6 +149,22 @@ class Memory:
             for stream in layer.streams:
                 stream.reset()
                 stream.reserve(length // stream.ratio)
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Within, the last token is processed once more; every row that it left is there, and stays as it is."""
+        fixed = [part.clone() for part in self.fixed()]
+        for layer in self.layers:
+            layer.window.end -= 1
+            for stream in layer.streams:
+                stream.finished = self.length // stream.ratio
+        self.length -= 1
+        yield
+        for layer in self.layers:
+            for stream in layer.streams:
+                stream.finished = 0
+        for mine, before in zip(self.fixed(), fixed, strict=True):
+            mine.copy_(before)
 
     def copy_rows(self, other: Memory, length: int) -> None:
         """Take over what `other` has of the first `length` tokens, except the fixed part."""

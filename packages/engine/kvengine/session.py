@@ -177,6 +177,8 @@ class Session:
     def incoming(self, length: int) -> Iterator[SessionState]:
         """A state of `length` tokens to be filled by a reader; when the block ends without an error the session is it.
 
+        Logits that are all zero were not saved: the last token is fed again for them.
+
         with session.incoming(len(checkpoint.token_ids())) as state:
             checkpoint.read_into(state)
         """
@@ -192,6 +194,9 @@ class Session:
             raise EngineError("the state holds a token outside the vocabulary", found=int(state.tokens.max()))
         if not through_views:
             spare.load(state)
+        if not spare.logits.any():
+            with spare.again():
+                self._forward(torch.from_numpy(state.tokens[-1:].astype(np.int64)), spare)
         self._memory, self._spare = spare, self._memory
 
     def restore(self, state: SessionState) -> None:
@@ -219,11 +224,14 @@ class Session:
         memory = self._memory
         memory.tokens[len(self) : len(self) + len(ids)] = ids.numpy()
         try:
-            streams = self.model.forward(ids.to(self.model.device), memory)
-            memory.logits.copy_(self.model.logits(streams[-1:])[0])
+            self._forward(ids, memory)
         except BaseException:
             self.clear()  # some layers have seen the chunk and some have not
             raise
+
+    def _forward(self, ids: Tensor, memory: Memory) -> None:
+        streams = self.model.forward(ids.to(self.model.device), memory)
+        memory.logits.copy_(self.model.logits(streams[-1:])[0])
 
     def _needs_tokens(self) -> None:
         if not len(self):
