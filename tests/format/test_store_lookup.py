@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kvformat.prefix import text_key
 from store_kit import (
     CTX,
     IDENTITY,
+    NOW,
     SHAPE,
     count_opens,
     header_of,
@@ -52,6 +54,20 @@ def test_both_generations_are_read_to_the_same_state(tmp_path: Path, generation:
         np.frombuffer(path.read_bytes(), np.uint32, 130, 52 + len(said("a", 130)) + 52).tolist()
         == state.tokens.tolist()
     )
+
+
+def test_the_starts_of_texts_come_from_our_own_files_the_one_used_last_first(tmp_path: Path) -> None:
+    for used, name in enumerate("abc"):
+        plant(tmp_path, name, 20, last_used=int(NOW) + used)
+    plant(tmp_path, "d", 20, last_used=int(NOW) + 9, model_id=1)  # another model's
+    plant(tmp_path, "e", 20, last_used=int(NOW) + 9).rename(tmp_path / "sysprompt.kv")
+    opens = open_store(tmp_path).text_starts(7)
+    path, start = next(opens)
+    assert start == said("c", 20)[:7]
+    path.unlink()
+    (tmp_path / f"{text_key(said('b', 20))}.kv").unlink()  # vanishes meanwhile
+    assert [start for _, start in opens] == [said("a", 20)[:7]]
+    assert [start for _, start in open_store(tmp_path).text_starts(10**6)] == [said("a", 20)]
 
 
 def test_a_file_below_the_minimum_says_so(tmp_path: Path) -> None:

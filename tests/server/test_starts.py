@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import tarfile
 import threading
 from pathlib import Path
@@ -15,7 +16,6 @@ from conftest import TINY
 from kvformat import layout
 from kvformat.checkpoint import Checkpoint
 from kvformat.store import Store
-from kvprompt.markers import Preamble
 from kvserver.saving import Saver
 from server.rig import SMALL, Rig, last, rig
 
@@ -63,11 +63,22 @@ class TestRestart:
         run = json.loads((restarts / name / "run.json").read_text())
         command = run["command"].split()
         ctx = int(command[command.index("-c") + 1])
-        with rig(restarts / name / "kv", SMALL, ctx=ctx, tool_preamble=Preamble.MAY.value) as server:
+        with rig(restarts / name / "kv", SMALL, ctx=ctx) as server:
             for request in run["requests"]:
                 done = server.ask(request["path"], request["request"])
                 assert done.usage.cached >= request["real_cached_tokens"], request["name"]
                 assert done.usage.prompt == request["real_prompt_tokens"], request["name"]
+
+    @pytest.mark.parametrize(("wording", "found"), [("auto", True), ("2026-05", True), ("2026-08", False)])
+    def test_what_was_written_in_may_is_found_in_its_own_wording(
+        self, wording: str, found: bool, restarts: Path, tmp_path: Path
+    ) -> None:
+        run = json.loads((restarts / "tools_q2_run2" / "run.json").read_text())
+        (request,) = run["requests"]
+        shutil.copytree(restarts / "tools_q2_run2" / "kv", tmp_path / "kv")
+        with rig(tmp_path / "kv", SMALL, tool_preamble=wording) as server:
+            done = server.ask(request["path"], request["request"])
+        assert (done.usage.cached >= request["real_cached_tokens"]) == found
 
 
 class TestLive:

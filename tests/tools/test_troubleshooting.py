@@ -13,6 +13,7 @@ import pytest
 
 from console import steps
 from kvprompt.dialects import parse_chat
+from kvprompt.markers import Preamble
 from kvprompt.render import Style, render
 from tools_kit import save
 
@@ -99,6 +100,16 @@ def two_servers(folder: Path) -> None:
         path.with_name(f"{path.name}.tmp.{pid}").write_bytes(b"KVC half of a file")
 
 
+def two_wordings(folder: Path) -> None:
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+    for number, wording in enumerate(Preamble):
+        asked = json.dumps({"messages": [{"role": "user", "content": SYSTEM + wording}], "tools": [tool]}).encode()
+        text = render(parse_chat(asked), Style(context=32768, preamble=wording)).text
+        saved(folder, text, 900, last_used=1_800_000_000 + number)
+        if wording is Preamble.MAY:
+            (folder / "request.json").write_bytes(asked)
+
+
 SITUATIONS: dict[str, Callable[[Path], None]] = {
     "A stale anchor": stale_anchor,
     "An early byte that changes with every request": changing_byte,
@@ -110,6 +121,7 @@ SITUATIONS: dict[str, Callable[[Path], None]] = {
     "A budget that is full": full_budget,
     "Temps of writers that are gone": dead_writer,
     "Two servers on one directory": two_servers,
+    "Two wordings of the tool preamble": two_wordings,
 }
 
 

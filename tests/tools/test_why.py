@@ -23,7 +23,7 @@ from tools_kit import SMALL, contents, kvtool, save, save_many
 from zoo import zoo
 
 MODEL = Path(__file__).parents[1] / "golden" / "models" / "tiny-q2.gguf"
-REAL = ("--ctx", 4096, "--min-tokens", 32, "--tool-preamble", "2026-05")
+REAL = ("--ctx", 4096, "--min-tokens", 32)
 RESTARTS = ("basic_q2_run2", "basic_q2_run3", "tools_q2_run2")
 
 CONVERSATION = b"<bos>system text that is long enough. <user>" + b"The same question again and again. " * 20

@@ -95,6 +95,23 @@ def tools_section(preamble: Preamble, schemas: str) -> str:
     return _TOOLS_HEAD.replace("{about_thinking}", _ABOUT_THINKING[preamble]) + schemas + _TOOLS_TAIL
 
 
+def _opening(preamble: Preamble) -> bytes:
+    """The tool preamble up to the end of the sentence that its wordings differ in."""
+    return (_TOOLS_HEAD.partition("{about_thinking}")[0] + _ABOUT_THINKING[preamble]).encode()
+
+
+_OPENINGS = {preamble: _opening(preamble) for preamble in Preamble}
+
+PREAMBLE_BYTES = len((BOS + THINK_MAX).encode()) + max(map(len, _OPENINGS.values()))
+"""So much of a rendered text at most tells the wording of its tool preamble."""
+
+
+def preamble_of(text: bytes) -> Preamble | None:
+    """The wording of the tool preamble that a rendered text begins with; None if it begins without tools."""
+    system = text.removeprefix(BOS.encode()).removeprefix(THINK_MAX.encode())
+    return next((preamble for preamble, opening in _OPENINGS.items() if system.startswith(opening)), None)
+
+
 def tool_result(text: str) -> str:
     """A tool's answer in its wrapper, from which nothing in `text` can break out."""
     return RESULT_OPEN + text.replace(RESULT_CLOSE, "&lt;" + RESULT_CLOSE[1:]) + RESULT_CLOSE

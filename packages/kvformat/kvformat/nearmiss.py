@@ -24,17 +24,24 @@ class NearMiss:
 
 def compare(path: Path, header: Header, prompt: bytes) -> NearMiss | None:
     """Where this file's text and the prompt part; None if the text is a prefix of it or cannot be read."""
-    try:
-        with path.open("rb") as file:
-            file.seek(layout.TEXT_OFFSET)
-            text = file.read(min(header.text_bytes, len(prompt) + CONTEXT))
-    except OSError:
+    text = start_of_text(path, header, len(prompt) + CONTEXT)
+    if text is None:
         return None
     at = common_prefix(text, prompt)
     if at == header.text_bytes:
         return None
     around = slice(max(0, at - CONTEXT), at + CONTEXT)
     return NearMiss(path, header.tokens, at, prompt[around], text[around])
+
+
+def start_of_text(path: Path, header: Header, count: int) -> bytes | None:
+    """The first `count` bytes of a file's text, or all of a shorter one; None if the file cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(layout.TEXT_OFFSET)
+            return file.read(min(header.text_bytes, count))
+    except OSError:
+        return None
 
 
 def common_prefix(a: bytes, b: bytes) -> int:

@@ -19,7 +19,7 @@ from kvformat.failures import Failures
 from kvformat.header import Header
 from kvformat.identity import Identity
 from kvformat.inplace import touch
-from kvformat.nearmiss import NearMiss, compare
+from kvformat.nearmiss import NearMiss, compare, start_of_text
 from kvformat.room import Options
 from kvformat.scan import Entry
 from kvformat.sidecar import read_sidecar
@@ -165,10 +165,23 @@ class Reader:
 
     def nearest_miss(self, prompt: bytes) -> NearMiss | None:
         """What explains a miss best: of the lately used files, the one that shares the longest start with the prompt."""
-        with self.catalog.lock:
-            lately = sorted(self.catalog.good(), key=_used, reverse=True)[:NEAR_MISSES_READ]
+        lately = self._lately_used()[:NEAR_MISSES_READ]
         misses = [miss for path, entry in lately if entry.header and (miss := compare(path, entry.header, prompt))]
         return max(misses, key=lambda miss: miss.byte, default=None)
+
+    def text_starts(self, count: int) -> Iterator[tuple[Path, bytes]]:
+        """The first `count` bytes of the text of each file of our model, the file used last first, each read when it is due."""
+        with self.catalog.lock:
+            self._refresh()
+        for path, entry in self._lately_used():
+            if entry.key and entry.header and not self._refuses(path, entry.header):
+                start = start_of_text(path, entry.header, count)
+                if start is not None:
+                    yield path, start
+
+    def _lately_used(self) -> list[Located]:
+        with self.catalog.lock:
+            return sorted(self.catalog.good(), key=_used, reverse=True)
 
     def find_tools(self, ids: Iterable[bytes]) -> dict[bytes, bytes]:
         """id → sampled block, for those tool call ids that a map on disk holds."""

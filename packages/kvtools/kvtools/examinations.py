@@ -13,7 +13,7 @@ from pathlib import Path
 from kvformat.dialects import counted_by_ds4
 from kvformat.durable import LOCK_NAME
 from kvformat.scan import Entry, Kind, is_dead_temp
-from kvtools import neighbours
+from kvtools import neighbours, wordings
 from kvtools.doctoring import Ailment, Examination, Patient, Severity
 from kvtools.mounts import why_volatile
 from kvtools.orphans import why_orphan
@@ -166,7 +166,7 @@ def models(patient: Patient) -> Iterator[Ailment]:
 ALL: tuple[Examination, ...] = (
     *(permissions, place, space, uncounted),
     *(orphans, owners, clock),
-    *(broken, unreadable, *neighbours.ALL, builds, models),
+    *(broken, unreadable, *neighbours.ALL, builds, wordings.mixed, models),
 )
 
 

@@ -19,7 +19,7 @@ from kvformat.room import Options
 from kvformat.scan import Entry, Kind, scan
 from kvformat.shapes import FLASH, Shape
 from kvformat.sidecar import read_sidecar
-from kvtools import extras
+from kvtools import extras, wordings
 from kvtools.opening import open_settled
 from kvtools.output import progress
 
@@ -147,7 +147,7 @@ def _missed(path: Path, header: Header, entry: Entry, prompt: bytes, reached: in
     if same or miss.byte > reached:
         lost = header.tokens if same else header.tokens * miss.byte // header.text_bytes
         parts = "goes on where the prompt ends, at" if miss.byte == len(prompt) else "differs at"
-        reason = f"the text {parts} byte {miss.byte}"
+        reason = f"the text {parts} byte {miss.byte}{wordings.explain(path, header, prompt, miss.byte)}"
         yield Loss(path, header.tokens, reason, lost, miss.byte, miss.in_prompt, miss.in_file, same)
 
 

@@ -22,6 +22,7 @@ DIALECTS = {
     "responses": "/v1/responses",
     "anthropic": "/v1/messages",
 }
+AUTO = "auto"
 PREAMBLES = ("2026-05", "2026-08")
 VOLATILE = ("billing", "date")
 MARK = "\\u0001"  # put into a string, it shows in the rendering where that place is

@@ -55,6 +55,7 @@ def answer_fields(answer: Answer) -> dict[str, Any]:
         },
         "prompt_bytes": len(answer.asked.prompt),
         "dialect": request and request.dialect,
+        "tool_preamble": request and request.preamble,
         "traced": traced
         and {"number": traced.number, "cached_tokens": traced.cached_tokens, "cache_source": traced.cache_source},
         "start": start

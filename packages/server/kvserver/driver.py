@@ -15,7 +15,6 @@ from kvformat.policy import Knobs
 from kvformat.room import Options
 from kvformat.store import Store
 from kvprompt.conversation import Conversation
-from kvprompt.markers import Preamble
 from kvprompt.render import Style
 from kvprompt.replay import ToolMemory
 
@@ -28,6 +27,7 @@ from .settings import Settings
 from .slots import Slots
 from .trace import Trace
 from .wire import Failed, Job, Status
+from .wording import choose
 
 log = logging.getLogger("kvserver")
 
@@ -41,9 +41,10 @@ class Driver:
     def __init__(self, loaded: Loaded, settings: Settings, draw: Callable[[Conversation], Draw] = sampler_of) -> None:
         # One session more than asked for: the scratch slot, whose pages cost nothing until a side request touches them.
         sessions = [Session(loaded.model, settings.ctx, settings.prefill_chunk) for _ in range(settings.sessions + 1)]
-        style = Style(settings.ctx, Preamble(settings.tool_preamble), settings.strip_volatile)
         memory = None if settings.disable_exact_dsml_tool_replay else ToolMemory(settings.tool_memory_max_ids)
         store = open_store(loaded, settings)
+        self._wording = choose(settings.tool_preamble, store)
+        style = Style(settings.ctx, self._wording.preamble, settings.strip_volatile)
         self.serving = Serving(
             loaded,
             Slots(sessions, settings.mark_memory_mb * MIB),
@@ -81,10 +82,11 @@ class Driver:
         return Status(state, self._queue.qsize(), live, tuple(self.serving.metrics()), self._loaded.name)
 
     def describe(self) -> str:
-        """The start line: the model, and what the directory holds."""
+        """The start line: the model, what the directory holds, and how prompts with tools are worded."""
         config = self._loaded.model.config
         line = f"{self._loaded.name}, {len(config.ratios)} layers, context {self.serving.context}"
-        return f"{line}; {describe_directory(self._store)}" if self._store else f"{line}; no kv directory"
+        directory = describe_directory(self._store) if self._store else "no kv directory"
+        return f"{line}; {directory}; {self._wording}"
 
     def stop(self) -> None:
         """Take no more jobs; those that run end where they are, those that wait are told."""

@@ -128,8 +128,13 @@ class Settings:
         bool, Told(PROMPT, "Write earlier tool calls in canonical form only.")
     ] = False
     tool_preamble: Annotated[
-        str, Told(PROMPT, "Wording of the tool preamble, by its month.", click.Choice([*map(str, Preamble)]))
-    ] = Preamble.AUGUST.value
+        str,
+        Told(
+            PROMPT,
+            "Wording of the tool preamble, by its month; auto is what the directory holds.",
+            click.Choice(["auto", *map(str, Preamble)]),
+        ),
+    ] = "auto"
     strip_volatile: Annotated[
         tuple[str, ...],
         Told(

@@ -63,10 +63,10 @@ def diff(a: Path, b: Path, style: str | None, shape: Any, atol: float, rtol: flo
 @click.option("--dialect", type=click.Choice(list(requesting.DIALECTS)), help="With --request: how to read it.")
 @click.option(
     "--tool-preamble",
-    type=click.Choice(requesting.PREAMBLES),
-    default=requesting.PREAMBLES[-1],
+    type=click.Choice((requesting.AUTO, *requesting.PREAMBLES)),
+    default=requesting.AUTO,
     show_default=True,
-    help="With --request: the wording of the tool preamble, which ds4 changed on 2026-08-04.",
+    help="With --request: the wording of the tool preamble, as the server's option of this name says it.",
 )
 @click.option(
     "--strip-volatile",
@@ -99,7 +99,7 @@ def why(directory: Path, style: str | None, **given: Any) -> None:
 
 
 def _asked(reader: Reader, given: dict[str, Any]) -> whyreport.Asked:
-    from kvtools import extras, tracing, whyreport
+    from kvtools import extras, tracing, whyreport, wordings
 
     if given["prompt"]:
         return whyreport.Asked(given["prompt"].read_bytes())
@@ -107,11 +107,12 @@ def _asked(reader: Reader, given: dict[str, Any]) -> whyreport.Asked:
         traced = tracing.read_trace(given["trace"], given["number"])
         return whyreport.Asked(traced.prompt, traced=traced)
     with extras.usable_as("a request", given["request"]):
+        told = given["tool_preamble"]
         request = requesting.read_request(
             given["request"].read_bytes(),
             dialect=given["dialect"],
             ctx=reader.ctx,
-            preamble=given["tool_preamble"],
+            preamble=wordings.of_directory(reader) if told == requesting.AUTO else told,
             volatile=given["strip_volatile"],
             find_tools=reader.find_tools,
         )
