@@ -119,5 +119,34 @@ def test_the_story(tmp_path: Path, tokenizer: Tokenizer) -> None:
         assert _last_cached(trace) == prompt - prefilled
 
 
+def test_two_conversations_of_one_system_text(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """With ds4's flags, word for word: all four reasons are on disk, and neither conversation starts at the system text."""
+    kv = tmp_path / "kv"
+    flags = {"ctx": 16384, "kv-disk-dir": kv, "kv-disk-space-mb": 4096, "kv-cache-min-tokens": 512,
+             "kv-cache-cold-max-tokens": 30000, "kv-cache-continued-interval-tokens": 10000,
+             "kv-cache-boundary-trim-tokens": 32, "kv-cache-boundary-align-tokens": 2048}  # fmt: skip
+    options = [part for name, value in flags.items() for part in (f"--{name}", str(value))]
+    system = {"role": "system", "content": text_of(tokenizer, 4000)}
+    one, other = talks = [Talk(), Talk()]
+    for talk in talks:
+        talk.messages.append(system)
+
+    def says(talk: Talk, tokens: int) -> int:
+        """How much is prefilled beyond what is new."""
+        talk.says(text_of(tokenizer, tokens, "One. " if talk is one else "Two. "))
+        return talk.turn(server)[1] - tokens
+
+    with Server(tmp_path / "log", *options) as server:
+        assert says(one, 1000) > 4000
+        assert max(says(one, 200), says(one, 6000)) < 20
+        for talk in (other, one, other, one):
+            assert says(talk, 600) < 20
+        assert server.stop() == 0
+    assert checkpoints(kv).keys() == {"cold", "continued", "evict", "shutdown"}
+    with Server(tmp_path / "log 2", *options) as server:
+        assert max(says(talk, 100) for talk in talks) < 20
+        assert server.stop() == 0
+
+
 def _last_cached(trace: Path) -> int:
     return int(re.findall(r"^cached_tokens: (\d+)$", trace.read_text(errors="replace"), re.MULTILINE)[-1])
