@@ -8,13 +8,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from engine.helpers import all_logits, read_payload
-from kvengine import Sampler, Session
+from kvengine import Numerics, Sampler, Session, load
 from kvformat.checkpoint import Checkpoint
 
+GOLDEN = Path(__file__).parents[1] / "golden" / "models"
 CTX = 8192
 CLEAR = 1.0  # a margin that a flipped rounding does not overturn; a flipped expert moves logits by about half of it
 
@@ -89,6 +91,16 @@ def test_files_of_abi_0_continue_as_in_ds4(model, golden_kv):
 def test_files_of_abi_2_continue_as_in_ds4(model, golden_kv):
     args = "current/kv_index.json", "current/kv", "greedy16_after_load", "greedy16_margins"
     check(list(file_steps(model, golden_kv, *args)), 200)
+
+
+def test_int8_activations_give_ds4s_token_more_often(golden_kv):
+    args = "current/kv_index.json", "current/kv", "greedy16_after_load", None
+    agreed = {}
+    for on in (False, True):
+        models = {kind: load(GOLDEN / f"tiny-{kind}.gguf", Numerics(int8_activations=on)) for kind in ("q2", "q4")}
+        steps = list(file_steps(models.__getitem__, golden_kv, *args))
+        agreed[on] = sum(step.agrees for step in steps) / len(steps)
+    assert agreed[True] > 0.97 > agreed[False] > 0.9
 
 
 def test_a_cold_prompt_gives_ds4s_64_tokens(model, golden):

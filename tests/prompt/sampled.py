@@ -52,9 +52,10 @@ def block(draw: st.DrawFn) -> str:
 
 @st.composite
 def turns(draw: st.DrawFn, *, thinking: bool) -> bytes:
-    """What is sampled in one turn, usually as it should be."""
-    reasoning = draw(text) + (draw(block()) if draw(st.integers(0, 9)) == 0 else "") if thinking else ""
-    closes = "</think>" if thinking and draw(st.integers(0, 9)) else ""
+    """What is sampled in one turn, usually as it should be; now and then it thinks where it should not."""
+    thinks = thinking or draw(st.integers(0, 4)) == 0
+    reasoning = draw(text) + (draw(block()) if draw(st.integers(0, 9)) == 0 else "") if thinks else ""
+    closes = "</think>" if thinks and draw(st.integers(0, 9)) else ""
     said = draw(text) + draw(space)
     tools = draw(block()) if draw(st.booleans()) else ""
     return (reasoning + closes + said + tools).encode()

@@ -112,6 +112,44 @@ def test_spellings(spelling: str):
     assert turn_of("Hi\n" + block(INVOKE, spelling)).calls == CALL
 
 
+class TestThinkingThatWasNotAskedFor:
+    """A prompt that closed thinking, and a model that thinks all the same. The first end of thinking tells."""
+
+    @pytest.mark.parametrize("tools", [False, True])
+    @pytest.mark.parametrize(
+        ("sampled", "reasoning", "content"),
+        [
+            ("Two and two.</think>Four.", "Two and two.", "Four."),
+            ("Two and two.\n\n</think>\n\nFour.", "Two and two.\n\n", "\n\nFour."),
+            ("</think>Four.", "", "Four."),
+            ("Two and two.</think>", "Two and two.", ""),
+            ("a</think>b</think>c", "a", "b</think>c"),
+            ("<think>Two and two.</think>Four.", "Two and two.", "Four."),
+            ("Sure. <think>Two and two.</think>Four.", "Sure. <think>Two and two.", "Four."),
+            ("Sure. <think>Two and two.", "", "Sure. <think>Two and two."),
+            ("Two and two.</thin k>Four.", "", "Two and two.</thin k>Four."),
+        ],
+    )
+    def test_what_stands_before_it_is_reasoning(self, sampled: str, reasoning: str, content: str, tools: bool):
+        assert turn_of(sampled, tools=tools) == Turn(reasoning, content)
+
+    def test_a_call_behind_it_is_a_call(self):
+        turn = turn_of("Let me see.</think>I look.\n\n" + block(INVOKE))
+        assert turn == Turn("Let me see.", "I look.", CALL, ("\n\n" + block(INVOKE)).encode())
+
+    def test_a_call_before_it_ends_the_turn(self):
+        assert turn_of(f"I look.{block(INVOKE)}</think>Done.") == Turn("", "I look.", CALL, block(INVOKE).encode())
+
+    def test_inside_a_value_it_is_data(self):
+        turn = turn_of(block(INVOKE.replace(">1<", ">1</think>2<")))
+        assert (turn.reasoning, turn.calls[0].arguments) == ("", '{"a":"1</think>2"}')
+
+    def test_broken_markup_before_it_was_thought_too(self):
+        turn = turn_of(f"Like <{DSML}tool_calls>, see?</think>Done.")
+        assert (turn.reasoning, turn.content) == (f"Like <{DSML}tool_calls>, see?", "Done.")
+        assert turn.faults
+
+
 class TestThinking:
     def test_a_call_in_open_thinking_ends_it(self):
         turn = turn_of(f"Let me see.\n{block(INVOKE)}\n", thinking=True)

@@ -12,7 +12,7 @@ from clients import CLIENTS, DIALECTS, MODES, Client, Session
 from kvprompt.conversation import Conversation, Dialect, Message, Thinking, Turn
 from kvprompt.dialects import PARSERS
 from kvprompt.dsml import Recogniser
-from kvprompt.events import collect
+from kvprompt.events import WasReasoning, collect
 from kvprompt.keys import Key, match, next_key, next_keys
 from kvprompt.markers import DSML, EOS
 from kvprompt.render import Style, render
@@ -39,10 +39,14 @@ class Server:
         conversation = PARSERS[session.path](session.request())
         return conversation, render(conversation, STYLE, self.memory)
 
-    def turn(self, session: Session, sampled: bytes, *, remembers: bool = True) -> tuple[Turn, Key]:
+    def turn(
+        self, session: Session, sampled: bytes, *, remembers: bool = True, streams: bool = False
+    ) -> tuple[Turn, Key]:
         conversation, prompt = self.prompt(session)
         recogniser = Recogniser(thinking=prompt.opens_thinking, tools=bool(conversation.tools.schemas))
-        turn = collect(recogniser.feed(sampled) + recogniser.finish(), lambda: f"call_{next(self.ids)}")
+        events = recogniser.feed(sampled) + recogniser.finish()
+        shown = [event for event in events if not (streams and event == WasReasoning())]
+        turn = collect(shown, lambda: f"call_{next(self.ids)}")
         if remembers:
             self.memory.remember((call.id for call in turn.calls), turn.block)
         key = next_key(conversation, prompt, turn, sampled, STYLE, self.memory)
@@ -65,15 +69,15 @@ def goes_on(session: Session, turn: Turn) -> None:
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("mode", MODES)
 @settings(max_examples=FEW)
-@given(data=st.data(), tools=st.booleans(), remembers=st.booleans())
+@given(data=st.data(), tools=st.booleans(), remembers=st.booleans(), streamed=st.booleans())
 def test_the_next_request_begins_with_the_key(
-    client: Client, dialect: str, mode: str, data: st.DataObject, tools: bool, remembers: bool
+    client: Client, dialect: str, mode: str, data: st.DataObject, tools: bool, remembers: bool, streamed: bool
 ):
     server, session = Server(), Session(client, dialect, mode, tools)
     session.asks("Weather?")
     for _ in range(3):
         sampled = data.draw(streams.turns(thinking=mode != "none"))
-        turn, key = server.turn(session, sampled, remembers=remembers)
+        turn, key = server.turn(session, sampled, remembers=remembers, streams=streamed)
         goes_on(session, turn)
         _, prompt = server.prompt(session)
         assert prompt.text.startswith(key.text)
@@ -94,6 +98,17 @@ def test_the_next_request_begins_with_the_key(
         ("responses", "high", True, "why" + BLOCK, "[<think>]"),
         ("chat", "high", False, "still thinking", None),
         ("chat", "none", False, " \n", None),
+        *(
+            (dialect, "none", tools, *case)
+            for dialect in DIALECTS
+            for tools in (False, True)
+            for case in (
+                ("why</think>Hello", "[</think>]Hello"),
+                ("</think>Hello", "[</think>]Hello"),
+                ("<think>why</think>Hello", "[</think>]Hello"),
+                ("why</think>a</think>Hello", "[</think>]a</think>Hello"),
+            )
+        ),
     ],
 )
 def test_the_key_reaches_as_far_as_every_client_agrees(dialect, mode, tools, sampled, expected):
@@ -108,6 +123,22 @@ def test_the_key_reaches_as_far_as_every_client_agrees(dialect, mode, tools, sam
         assert key.text.decode() == base.removesuffix("<｜Assistant｜>")
     else:
         assert key.text.decode() == base + expected.replace("[", "").replace("]", "")
+
+
+@pytest.mark.parametrize("tools", [False, True])
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize(
+    ("sampled", "content"), [("why</think>Hello", "whyHello"), ("w</think>a</think>Hello", "wa</think>Hello")]
+)
+def test_reasoning_that_was_streamed_as_content_is_in_the_key_without_its_end(dialect, tools, sampled, content):
+    server, session = Server(), Session(CLIENTS[0], dialect, "none", tools)
+    session.asks("Weather?")
+    _, prompt = server.prompt(session)
+    turn, key = server.turn(session, sampled.encode(), streams=True)
+    assert turn.content == content
+    assert key == Key(prompt.text + content.encode(), len(prompt.text) + len(sampled), key.least)
+    goes_on(session, turn)
+    assert server.prompt(session)[1].text.startswith(key.text)
 
 
 def test_a_client_that_has_echoed_reasoning_is_known_to_echo_it():

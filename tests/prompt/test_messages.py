@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from kvprompt.conversation import Message, ToolCall
 from kvprompt.dialects.fields import UNSEEN
+from kvprompt.dialects.responses import HOSTED_OUTPUTS, OUTPUTS
 from kvprompt.errors import BadRequest
 from prompt.parsing import parse, parse_raw
+
+WORDS = {"image": 3, "audio": 2, "file": 2, "document": 1}
+
+
+def test_every_dialects_name_for_it_comes_down_to_one_word():
+    assert Counter(UNSEEN.values()) == WORDS
+    assert all(word in name for name, word in UNSEEN.items())
 
 
 @pytest.mark.parametrize("kind", sorted(UNSEEN))
@@ -27,11 +36,15 @@ class TestWhatCannotBeSeen:
         parts = [{"type": "text", "text": "Here: "}, {"type": kind, kind: {}, "source": {}}]
         results = (
             parse("chat", messages=[{"role": "tool", "tool_call_id": "t", "content": parts}]),
+            parse("chat", messages=[{"role": "function", "name": "f", "content": parts}]),
             parse("anthropic", messages=[{"content": [{"type": "tool_result", "tool_use_id": "t", "content": parts}]}]),
-            parse("responses", input=[{"type": "function_call_output", "call_id": "t", "output": parts}]),
+            *(
+                parse("responses", input=[{"type": type, "call_id": "t", "output": parts}])
+                for type in sorted(OUTPUTS | HOSTED_OUTPUTS)
+            ),
         )
         for conversation in results:
-            assert f"Here: [{kind}: this model reads text only]" in conversation.messages[0].content
+            assert f"Here: [{UNSEEN[kind]}: this model reads text only]" in conversation.messages[0].content
 
 
 class TestChat:

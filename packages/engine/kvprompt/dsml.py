@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cache
 
-from .events import Arguments, BlockEnd, Broken, CallEnd, CallStart, Event, Reasoning, Text
+from .events import Arguments, BlockEnd, Broken, CallEnd, CallStart, Event, Reasoning, Text, WasReasoning
 from .markers import SPELLINGS, THINK, UNTHINK
 from .rawjson import escape, on_the_wire, quote
 from .stream import CutOff, NotABlock, Prose, Steps, Stops, Stream, stops
@@ -114,9 +114,10 @@ class Recogniser:
 
     def _turn(self, thinking: bool) -> Steps[None]:
         repeated = yield from self._stream.optional(_THINK)
-        called = (yield from self._reasoning()) if thinking or repeated else False
+        thinks = thinking or repeated
+        called = (yield from self._reasoning()) if thinks else False
         if not called:
-            yield from self._text()
+            yield from self._text(() if thinks else (_UNTHINK,))
 
     def _reasoning(self) -> Steps[bool]:
         """Up to the end of thinking. True if the turn ended in a call before thinking did."""
@@ -150,9 +151,15 @@ class Recogniser:
         self._trial, self._mode = None, _Mode.PROSE
         return [*calls, BlockEnd(block)] if final else []
 
-    def _text(self) -> Steps[None]:
+    def _text(self, unasked: tuple[bytes, ...]) -> Steps[None]:
+        """Up to the end of the turn. `unasked` is the end of thinking where none began; only the first one means anything."""
         prose = Prose(lambda text: self._tell(Text(text)))
-        while (opening := (yield from self._stream.until(stops(*self._openings), prose.say))) is not None:
+        while (opening := (yield from self._stream.until(stops(*self._openings, *unasked), prose.say))) is not None:
+            if opening == _UNTHINK:
+                prose.end()
+                self._tell(WasReasoning())
+                unasked = ()
+                continue
             try:
                 yield from self._block(prose.pause(), opening, in_thinking=False)
             except NotABlock as fault:

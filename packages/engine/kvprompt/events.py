@@ -23,6 +23,11 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class WasReasoning:
+    """An end of thinking that nobody had asked for: all that was told as text so far was reasoning. Told at most once."""
+
+
+@dataclass(frozen=True, slots=True)
 class CallStart:
     """A call begins; its arguments follow."""
 
@@ -60,7 +65,7 @@ class Broken:
     text: str
 
 
-Event = Reasoning | Text | CallStart | Arguments | CallEnd | BlockEnd | Broken
+Event = Reasoning | Text | WasReasoning | CallStart | Arguments | CallEnd | BlockEnd | Broken
 
 
 def collect(events: Iterable[Event], new_id: Callable[[], str] = str) -> Turn:
@@ -75,6 +80,9 @@ def collect(events: Iterable[Event], new_id: Callable[[], str] = str) -> Turn:
                 reasoning.append(text)
             case Text(text):
                 content.append(text)
+            case WasReasoning():
+                reasoning += content
+                content.clear()
             case CallStart(_, name):
                 names.append(name)
                 arguments.append([])

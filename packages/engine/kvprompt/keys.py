@@ -43,16 +43,28 @@ def match(text: bytes, prompt: RenderedPrompt, sampled: bytes) -> Key:
     fed = prompt.text + sampled
     shared = _shared(text, fed)
     best = Key(text[:shared], shared)
-    closing = sampled.find(_UNTHINK) if prompt.opens_thinking else -1
+    closing = sampled.find(_UNTHINK)
     if closing < 0:
         return best
-    visible = sampled[closing:]
-    for before in (prompt.text, prompt.text.removesuffix(_THINK)):
-        shared = _shared(text, before + visible)
-        beyond = len(before) + len(visible) - shared
-        if shared >= len(before) + len(_UNTHINK) and shared > len(best.text):
-            best = Key(text[:shared], len(fed) - beyond, len(prompt.text) + closing + len(_UNTHINK))
+    least = len(prompt.text) + closing + len(_UNTHINK)
+    for start, end in _unseen(prompt, closing):
+        shared = _shared(text, fed[:start] + fed[end:])
+        if shared + end - start >= least and shared > len(best.text):
+            best = Key(text[:shared], shared + end - start, least)
     return best
+
+
+def _unseen(prompt: RenderedPrompt, closing: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """What clients may leave out of prompt and sampled text, from where to where; thinking ends `closing` bytes into the latter.
+
+    Reasoning, without or with the marker that opens it. Where thinking is off, the prompt has closed it already: reasoning and
+    the second closing marker, or, once the reasoning was streamed as content, that marker alone.
+    """
+    sampled = len(prompt.text)
+    end = sampled + closing
+    if prompt.opens_thinking:
+        return (sampled, end), (sampled - len(_THINK), end)
+    return (sampled, end + len(_UNTHINK)), (end, end + len(_UNTHINK))
 
 
 def next_key(

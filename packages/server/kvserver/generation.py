@@ -12,7 +12,7 @@ from torch import Tensor
 from kvengine import Mark, Sampled, Sampler, Session
 from kvprompt.conversation import Conversation, Dialect, Turn
 from kvprompt.dsml import Recogniser
-from kvprompt.events import BlockEnd, CallStart, Event, Reasoning, Text, collect
+from kvprompt.events import BlockEnd, CallStart, Event, Reasoning, Text, WasReasoning, collect
 from kvprompt.render import RenderedPrompt
 from kvprompt.tokenizer import Tokenizer
 
@@ -27,14 +27,6 @@ class Draw(Protocol):
     def draw(self, logits: Tensor, *, greedy: bool = False, top: int = 0) -> Sampled: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """Token ids that end an answer: EOS always, the think markers where thinking is off."""
-
-    eos: int
-    others: frozenset[int] = frozenset()
-
-
 class Shower:
     """Sampled bytes to pieces: the recogniser for chats, plain text for completions, and what a stop string may not show."""
 
@@ -45,7 +37,10 @@ class Shower:
         self.events: list[Event] = []
         self.ids: list[str] = []
         self.stop: str | None = None
-        self.thinking = prompt.opens_thinking  # still, as far as is known
+        self.tokens = 0
+        self.reasoning = 0  # of the tokens
+        self._thinking = prompt.opens_thinking  # still, as far as is known
+        self._streams = conversation.stream
         self._new_id = new_id
         self._plain = (
             codecs.getincrementaldecoder("utf-8")("replace") if conversation.dialect is Dialect.COMPLETION else None
@@ -66,17 +61,12 @@ class Shower:
         return self._plain is None and self._watch.done
 
     def feed(self, data: bytes) -> list[Piece]:
-        """The pieces that these bytes complete. `stop` is set, and nothing is shown from it on, when a stop string is met."""
-        searched = max(0, len(self.raw) - self._held)
-        self.raw += data
-        if self._watch is not self._recogniser:
-            self._watch.feed(data)
-        found = [(at, text) for stop, text in self._stops if (at := self.raw.find(stop, searched)) >= 0]
-        if found:
-            at, self.stop = min(found, key=lambda hit: hit[0])
-            del self.raw[at:]
-            return self._show(len(self.raw))
-        return self._show(len(self.raw) if self.block_done else len(self.raw) - self._held)
+        """The pieces that a token's bytes complete. `stop` is set, and nothing is shown from it on, when a stop string is met."""
+        self.tokens += 1
+        pieces = self._read(data)
+        if self._thinking:
+            self.reasoning = self.tokens
+        return pieces
 
     def finish(self) -> list[Piece]:
         """What is still held back."""
@@ -89,6 +79,18 @@ class Shower:
         ids = iter(self.ids)
         return collect(self.events, lambda: next(ids))
 
+    def _read(self, data: bytes) -> list[Piece]:
+        searched = max(0, len(self.raw) - self._held)
+        self.raw += data
+        if self._watch is not self._recogniser:
+            self._watch.feed(data)
+        found = [(at, text) for stop, text in self._stops if (at := self.raw.find(stop, searched)) >= 0]
+        if found:
+            at, self.stop = min(found, key=lambda hit: hit[0])
+            del self.raw[at:]
+            return self._show(len(self.raw))
+        return self._show(len(self.raw) if self.block_done else len(self.raw) - self._held)
+
     def _show(self, end: int) -> list[Piece]:
         if end <= self._shown:
             return []
@@ -96,16 +98,26 @@ class Shower:
         return self._pieces([Text(self._plain.decode(data))] if self._plain else self._recogniser.feed(data))
 
     def _pieces(self, events: list[Event]) -> list[Piece]:
+        if WasReasoning() in events:
+            events = self._reconsidered(events)
         self.events += events
-        self.thinking = self.thinking and all(isinstance(event, Reasoning) for event in events)
+        if events:
+            self._thinking = isinstance(events[-1], Reasoning)
         return [Piece(shown) for event in events if (shown := self._shown_as(event)) is not None]
+
+    def _reconsidered(self, events: list[Event]) -> list[Event]:
+        """What was streamed as content stays content, so that the turn is the one that the client has."""
+        if self._streams:
+            return [event for event in events if event != WasReasoning()]
+        self.reasoning = self.tokens
+        return events
 
     def _shown_as(self, event: Event) -> Shown | None:
         match event:
             case CallStart(index, name):
                 self.ids.append(self._new_id())
                 return Call(index, self.ids[-1], name)
-            case BlockEnd():
+            case BlockEnd() | WasReasoning():
                 return None
             case Text(text) | Reasoning(text) if not text:
                 return None
@@ -119,7 +131,6 @@ class Answer:
 
     tokens: list[int] = field(default_factory=list)
     finish: Finish = "length"
-    reasoning: int = 0
     marks: list[tuple[int, Mark]] = field(default_factory=list)
     logprobs: list[Logprob] = field(default_factory=list)
     shown: int = 0  # of the log-probabilities
@@ -131,7 +142,7 @@ def generate(
     sampler: Draw,
     tokenizer: Tokenizer,
     shower: Shower,
-    ends: Ends,
+    eos: int,
     limit: int,
     stopping: Callable[[], bool],
 ) -> Answer:
@@ -142,13 +153,12 @@ def generate(
             answer.finish = "error"
             break
         sampled = sampler.draw(session.logits, greedy=shower.greedy, top=job.logprobs or 0)
-        if sampled.token == ends.eos or sampled.token in ends.others:
+        if sampled.token == eos:
             answer.finish = "stop"
             break
         pieces = shower.feed(tokenizer.token_bytes[sampled.token])
         for piece in _with_logprobs(job, tokenizer, sampled, pieces, answer):
             job.send(piece)
-        answer.reasoning += shower.thinking
         answer.tokens.append(sampled.token)
         session.feed([sampled.token])
         if len(answer.tokens) % MARK_EVERY == 0:
@@ -184,7 +194,7 @@ def finished(answer: Answer, shower: Shower, usage: Usage) -> Finished:
         finish = "tool_calls"
     elif finish == "tool_calls":
         finish = "stop"  # the block turned out to be empty or broken
-    usage = replace(usage, completion=len(answer.tokens), reasoning=answer.reasoning)
+    usage = replace(usage, completion=len(answer.tokens), reasoning=shower.reasoning)
     return Finished(turn, finish, usage, shower.stop, tuple(answer.logprobs))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvengine import EngineError, Model, identify
+from kvengine import EngineError, Model, Numerics, identify
 from kvengine import load as load_model
 from kvformat.identity import Identity
 from kvprompt.gguf_header import read_gguf
@@ -29,11 +29,12 @@ class Loaded:
 
 def load(settings: Settings) -> Loaded:
     """The model that the settings name, or the one built in. Raises EngineError, BadModelFile or OSError, each one sentence."""
-    return load_gguf(settings.model or BUILT_IN)
+    return load_gguf(settings.model or BUILT_IN, int8_activations=settings.int8_activations)
 
 
-def load_gguf(path: Path) -> Loaded:
-    """Open a GGUF in ds4's layout."""
+def load_gguf(path: Path, *, int8_activations: bool = False) -> Loaded:
+    """Open a GGUF in ds4's layout. `int8_activations` as in `Numerics`."""
     if path.is_dir():
         raise EngineError("is a folder", path=path, remedy="serving needs a GGUF file, which has the tokenizer in it")
-    return Loaded(path.stem, load_model(path), Tokenizer.from_gguf(read_gguf(path)), identify(path))
+    model = load_model(path, Numerics(int8_activations=int8_activations))
+    return Loaded(path.stem, model, Tokenizer.from_gguf(read_gguf(path)), identify(path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any
 
+from kvprompt.conversation import RESULT_ROLES
 from kvprompt.dialects.fields import EFFORTS, UNSEEN
 from kvprompt.dialects.responses import BOOKKEEPING, CALLS, HOSTED_CALLS, HOSTED_OUTPUTS, OUTPUTS, TEXT_PARTS
 
@@ -140,7 +141,7 @@ def _parts() -> Schema:
         "ChatMessage": {
             "anyOf": [
                 _object(role=TEXT, content=parts, **message),
-                _object(["role"], role={"const": "tool"}, content=results, **message),
+                _object(["role"], role={"enum": sorted(RESULT_ROLES)}, content=results, **message),
             ]
         },
         "AnthropicMessage": _object(role=TEXT, content=blocks),

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from kvformat.errors import KVError
 from kvformat.policy import Knobs, Reason
 from kvformat.store import Match, Store
-from kvprompt.conversation import Conversation, Dialect, Thinking
+from kvprompt.conversation import Conversation, Dialect
 from kvprompt.keys import Key
-from kvprompt.markers import EOS, THINK, UNTHINK
+from kvprompt.markers import EOS
 from kvprompt.render import RenderedPrompt
 from kvprompt.replay import Source
 
 from .errors import Refused
-from .generation import Answer, Draw, Ends, Shower, finished, generate
+from .generation import Answer, Draw, Shower, finished, generate
 from .keeping import Keeper, Told
 from .loading import Loaded
 from .places import cold_points, frontiers, returns
@@ -78,8 +78,7 @@ class Serving:
         self.tokens: Counter[str] = Counter()
         self._draw = draw
         self._trace = trace
-        self._eos, *think = (self.tokenizer.encode_chat(marker.encode())[0] for marker in (EOS, THINK, UNTHINK))
-        self._think_ids = frozenset(think)
+        (self._eos,) = self.tokenizer.encode_chat(EOS.encode())
 
     def serve(self, job: Job, stopping: Callable[[], bool]) -> None:
         """Answer one job. Raises Refused for what the client must be told; any other error is a fault of ours."""
@@ -249,11 +248,10 @@ class Serving:
         job, conversation, session = work.job, work.job.conversation, work.slot.session
         prefix = "toolu_" if conversation.dialect is Dialect.ANTHROPIC else "call_"
         shower = Shower(job, work.prompt, lambda: prefix + secrets.token_hex(16))
-        ends = Ends(self._eos, self._think_ids if work.prompt.thinking is Thinking.OFF else frozenset())
         limit = session.ctx - 1 - len(session)
         if conversation.sampling.max_tokens is not None:
             limit = min(limit, conversation.sampling.max_tokens)
-        answer = generate(job, session, self._draw(conversation), self.tokenizer, shower, ends, limit, stopping)
+        answer = generate(job, session, self._draw(conversation), self.tokenizer, shower, self._eos, limit, stopping)
         for piece in shower.finish():
             job.send(piece)
         self.tokens["generated"] += len(answer.tokens)

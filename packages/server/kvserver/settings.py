@@ -76,6 +76,9 @@ class Settings:
             metavar="FILE",
         ),
     ] = None
+    int8_activations: Annotated[
+        bool, Told(MODEL, "Round activations to int8 as ds4-server does on a CPU: its greedy text, at half the speed.")
+    ] = False
     ctx: Annotated[int, Told(MODEL, "Context in tokens.", Number(min=2), short="-c")] = 32768
     prefill_chunk: Annotated[int, Told(MODEL, "Most tokens of a prompt that are fed at once.", POSITIVE)] = 2048
     sessions: Annotated[int, Told(MODEL, "Conversations kept live.", POSITIVE)] = 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..conversation import Conversation, Dialect, Message, ToolCall, Tools
+from ..conversation import RESULT_ROLES, Conversation, Dialect, Message, ToolCall, Tools
 from .fields import (
     DEFAULT_MODEL,
     Fields,
@@ -45,7 +45,7 @@ def _message(fields: Fields) -> Message:
     id, role = fields.text("tool_call_id"), fields.text("role", "user")
     return Message(
         role=role,
-        content=content_text(fields.get("content"), result=role == "tool"),
+        content=content_text(fields.get("content"), result=role in RESULT_ROLES),
         reasoning=content_text(fields.get("reasoning_content")),
         calls=tuple(call for entry in fields.objects("tool_calls") if (call := _call(entry))),
         result_ids=(id,) if id else (),

@@ -20,7 +20,17 @@ EFFORTS = {
     "none": Thinking.OFF,
 }
 MODELS_THAT_SAY = {"deepseek-chat": False, "deepseek-reasoner": True}
-UNSEEN = frozenset({"image", "image_url", "input_image", "input_audio", "audio", "file", "input_file", "document"})
+UNSEEN = {
+    "image": "image",
+    "image_url": "image",
+    "input_image": "image",
+    "audio": "audio",
+    "input_audio": "audio",
+    "file": "file",
+    "input_file": "file",
+    "document": "document",
+}
+"""Types of parts that the model has no eyes or ears for, by each dialect's name, and what each of them is in a word."""
 
 
 class Fields:
@@ -126,7 +136,7 @@ def text_or_raw(value: Json) -> str:
 
 
 def unseen(part: Fields, *, result: bool = False) -> str:
-    """What stands for a part that the model has no eyes or ears for; "" for any other.
+    """What stands for a part of an `UNSEEN` type; "" for any other.
 
     Such a part is not dropped in silence. In a message it is refused. In the result of a tool the model is told instead:
     the agent cannot take it out of its history, and would be refused for ever.
@@ -135,7 +145,7 @@ def unseen(part: Fields, *, result: bool = False) -> str:
     if kind is None or kind.kind != "string" or kind.string() not in UNSEEN:
         return ""
     if result:
-        return f"[{kind.string()}: this model reads text only]"
+        return f"[{UNSEEN[kind.string()]}: this model reads text only]"
     raise BadRequest(f"content of type '{kind.string()}' is not supported, only text is; remove it from the history")
 
 
