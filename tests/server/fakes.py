@@ -91,6 +91,9 @@ class FakeBackend:
         script = self.script(job.conversation) if callable(self.script) else self.script
         threading.Thread(target=self._play, args=(job, list(script)), daemon=True).start()
 
+    def read_ahead(self, conversation: Conversation) -> None:
+        """Nothing is tokenised here."""
+
     def count_tokens(self, conversation: Conversation) -> int:
         return 10 * len(conversation.messages)
 

@@ -18,6 +18,14 @@ class BadRequest(PromptError):
         super().__init__(sentence)
 
 
+class TooManyTokens(PromptError):
+    """A text has more tokens than may be; `at_least` is how many are certain, since nobody counted on."""
+
+    def __init__(self, at_least: int) -> None:
+        self.at_least = at_least
+        super().__init__(f"the text has at least {at_least} tokens")
+
+
 class BadModelFile(PromptError):
     """A GGUF or a tokenizer file that is broken, hostile or of a kind that is not understood."""
 

@@ -9,20 +9,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from os import PathLike
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
-from .errors import BadModelFile, prompt_extra
+from .errors import BadModelFile, TooManyTokens, prompt_extra
 from .gguf_header import GGUF
 from .markers import SPECIALS
 from .splitting import ALPHABET, DS4_PATTERN
+from .steps import STEP, steps
+
+if TYPE_CHECKING:
+    import tokenizers
 
 _NORMAL = 1  # the type of a GGUF token that is spelled in the byte alphabet
 _TO_BYTES = {letter: byte for byte, letter in enumerate(ALPHABET)}
 _TO_LETTERS = str.maketrans({chr(byte): letter for byte, letter in enumerate(ALPHABET)})
 _INVALID = re.compile("([\udc80-\udcff])")
+
+LONG_STEPS = 16  # remembered
 
 T = TypeVar("T")
 EncodePiece = Callable[[bytes], list[int]]
@@ -33,7 +41,9 @@ class Tokenizer:
 
     def __init__(self, encode_piece: EncodePiece, token_bytes: Sequence[bytes], specials: Mapping[bytes, int]) -> None:
         self.token_bytes = tuple(token_bytes)
+        self.longest = max(map(len, self.token_bytes))  # bytes of a token
         self._encode_piece = encode_piece
+        self._encode_long = lru_cache(LONG_STEPS)(lambda step: array("I", encode_piece(step)))
         self._specials = dict(specials)
         self._marker = re.compile(b"(%s)" % b"|".join(_alternatives(specials)))
 
@@ -61,7 +71,7 @@ class Tokenizer:
         engine.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex(DS4_PATTERN), "isolated")
 
         def encode_piece(piece: bytes) -> list[int]:
-            return engine.encode(piece.decode("latin-1").translate(_TO_LETTERS), add_special_tokens=False).ids
+            return _encode(engine, piece.decode("latin-1").translate(_TO_LETTERS))
 
         spelled = [
             _spelled(token) if type == _NORMAL else token.encode("utf-8", "surrogateescape")
@@ -91,9 +101,7 @@ class Tokenizer:
             out: list[int] = []
             for at, run in enumerate(_INVALID.split(piece.decode("utf-8", "surrogateescape"))):
                 invalid = at % 2
-                out += (
-                    [ids[ALPHABET[ord(run) - 0xDC00]]] if invalid else engine.encode(run, add_special_tokens=False).ids
-                )
+                out += [ids[ALPHABET[ord(run) - 0xDC00]]] if invalid else _encode(engine, run)
             return out
 
         for token, id in (ids | added).items():
@@ -102,21 +110,46 @@ class Tokenizer:
 
     def encode(self, text: bytes) -> list[int]:
         """The ids of plain text, in which control markers are nothing but text."""
-        return self._encode_piece(text)
+        return [id for part in self._plain(text) for id in part]
 
-    def encode_chat(self, text: bytes, *, start: int = 0) -> list[int]:
-        """The ids of rendered text from byte `start` on, in which every control marker is one token."""
+    def encode_chat(self, text: bytes, *, start: int = 0, most: int | None = None) -> list[int]:
+        """The ids of rendered text from byte `start` on, in which every control marker is one token.
+
+        Raises TooManyTokens as soon as it is certain that there are more than `most`: for a text that is long enough, at once.
+        """
+        if most is not None and len(text) - start > most * self.longest:
+            raise TooManyTokens(-(-(len(text) - start) // self.longest))
         ids: list[int] = []
+        for part in self._chat(text, start):
+            ids += part
+            if most is not None and len(ids) > most:
+                raise TooManyTokens(len(ids))
+        return ids
+
+    def count_chat(self, text: bytes) -> int:
+        """How many tokens rendered text has."""
+        return sum(map(len, self._chat(text, 0)))
+
+    def _chat(self, text: bytes, start: int) -> Iterator[Sequence[int]]:
         for at, piece in enumerate(self._marker.split(text[start:] if start else text)):
             if at % 2:
-                ids.append(self._specials[piece])
+                yield (self._specials[piece],)
             elif piece:
-                ids += self._encode_piece(piece)
-        return ids
+                yield from self._plain(piece)
+
+    def _plain(self, text: bytes) -> Iterator[Sequence[int]]:
+        """Step by step; long steps are remembered, so that one thread can tokenise ahead of another."""
+        for step in steps(text):
+            yield self._encode_piece(step) if len(step) < STEP else self._encode_long(step)
 
     def decode(self, ids: Iterable[int]) -> bytes:
         """The exact bytes of these tokens. Raises IndexError for an id that is not in the vocabulary."""
         return b"".join([self.token_bytes[id] for id in ids])
+
+
+def _encode(engine: tokenizers.Tokenizer, text: str) -> list[int]:
+    # The batch call is the one that lets other threads run meanwhile.
+    return engine.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
 
 def _array(gguf: GGUF, name: str, kind: type[T]) -> list[T]:

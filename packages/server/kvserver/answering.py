@@ -17,6 +17,7 @@ from .errors import Refused, StillLoading
 from .wire import Backend, Failed, Finished, Job, Message
 
 MOST_LOGPROBS = 20
+LONG_BODY = 1 << 18  # bytes; to tokenise less takes no time
 ANTHROPIC = "/v1/messages"
 NOT_STORED = {"Cache-Control": "no-cache"}
 
@@ -64,6 +65,8 @@ async def answer(request: Request) -> HTTPResponse | None:
     reply = REPLIES[conversation.dialect](conversation)
     inbox = Inbox()
     job = Job(conversation, inbox.put, logprobs)
+    if len(request.body) > LONG_BODY:
+        await asyncio.to_thread(backend.read_ahead, conversation)
     try:
         backend.submit(job)
         return await (_stream(request, reply, inbox) if conversation.stream else _whole(reply, inbox))

@@ -71,6 +71,10 @@ class Driver:
             raise QueueFull(RETRY_AFTER)
         self._queue.put(job)
 
+    def read_ahead(self, conversation: Conversation) -> None:
+        """Tokenise long texts before their turn comes. Raises Refused if they cannot fit."""
+        self.serving.read_ahead(conversation)
+
     def count_tokens(self, conversation: Conversation) -> int:
         """How many tokens the request's prompt has."""
         return self.serving.count_tokens(conversation)

@@ -121,10 +121,13 @@ class Status:
 
 
 class Backend(Protocol):
-    """The engine as the web layer sees it. Any thread may call; only `count_tokens` and `close` take their time."""
+    """The engine as the web layer sees it. Any thread may call; `read_ahead`, `count_tokens` and `close` take their time."""
 
     def submit(self, job: Job) -> None:
         """Queue a job. Raises errors.QueueFull or errors.ShuttingDown."""
+
+    def read_ahead(self, conversation: Conversation) -> None:
+        """Tokenise long texts in the caller's thread, so that they hold up nobody. Raises errors.Refused if they cannot fit."""
 
     def count_tokens(self, conversation: Conversation) -> int:
         """The tokens of the prompt that this conversation would be."""
