@@ -44,6 +44,7 @@ class Driver:
         style = Style(settings.ctx, Preamble(settings.tool_preamble), settings.strip_volatile)
         memory = None if settings.disable_exact_dsml_tool_replay else ToolMemory(settings.tool_memory_max_ids)
         store = open_store(loaded, settings)
+        self._trace = Trace(settings.trace) if settings.trace else None
         self.serving = Serving(
             loaded,
             Slots(sessions, settings.mark_memory_mb * MIB),
@@ -51,7 +52,7 @@ class Driver:
             Prompts(style, memory, store),
             knobs_of(settings),
             draw,
-            Trace(settings.trace) if settings.trace else None,
+            self._trace,
         )
         self._loaded = loaded
         self._store = store
@@ -95,6 +96,8 @@ class Driver:
         self._queue.put(None)
         self._thread.join()
         self.serving.keeper.save_all()
+        if self._trace is not None:
+            self._trace.close()
 
     def _run(self) -> None:
         while (job := self._queue.get()) is not None:

@@ -62,6 +62,9 @@ class Trace:
         self._write(f"===== end request {self._count} =====")
         self._file.flush()
 
+    def close(self) -> None:
+        self._file.close()
+
     def _block(self, name: str) -> None:
         self._write(f"\n--- {name} ---")
 
