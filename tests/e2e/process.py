@@ -32,7 +32,7 @@ class Server:
         chosen = ["-m", str(model)] if model else []
         program = ["e2e.scripted", json.dumps(script)] if script else ["kvserver"]
         command = [sys.executable, "-m", *program, *chosen, "--port", "0", *options]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)}
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join((str(TESTS), *sys.path))}
         with log.open("ab") as stderr:
             self.process = subprocess.Popen(command, stderr=stderr, stdin=subprocess.DEVNULL, env=environment)
         self.url = self._wait()

@@ -28,7 +28,7 @@ def kvserve(script: str) -> Iterator[subprocess.Popen[str]]:
     """A server process of its own, ended at the latest with the block."""
     process = subprocess.Popen(
         [sys.executable, "-W", "error", "-m", "server.run_fake", script],
-        env=os.environ | {"PYTHONPATH": str(TESTS)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join((str(TESTS), *sys.path))},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +22,9 @@ from kvformat.sidecar import update_sidecar
 from kvformat.state import LayerState
 from kvformat.writer import Contents
 from kvtools.findings import Verdict
+from kvtools.holding import Stamp
 from kvtools.judging import Level, Wishes, judge, sampled
+from kvtools.quarantining import set_aside
 from strategies import built, patched
 from tools_kit import codes, contents, kvtool, only, save
 from zoo import Specimen, zoo
@@ -216,6 +220,36 @@ def test_quarantine_moves_what_is_broken_with_its_sidecar_and_nothing_else(tmp_p
     assert sorted(path.name for path in ward.iterdir()) == [f"{bad.stem}.2.kv", bad.name, f"{bad.name}.json"]
     assert {path.name for path in directory.glob("*.kv")} == {good.name, "notes.kv"}
     assert ward.stat().st_mode & 0o77 == 0
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["moved", "disk full"])
+def test_quarantine_on_another_file_system_is_private_all_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    bad = save(tmp_path / "kv", b"bad")
+    bad.write_bytes(bad.read_bytes()[:900])
+    copy, modes = shutil.copyfile, []
+
+    def copied(source: Path, target: Path, **options: bool) -> None:
+        copy(source, target, **options)
+        modes.append(Path(target).stat().st_mode & 0o777)
+        if full:
+            raise OSError(errno.ENOSPC, "no space left on device")
+
+    def elsewhere(source: Path, target: Path) -> None:
+        raise OSError(errno.EXDEV, "another file system")
+
+    monkeypatch.setattr(shutil, "copyfile", copied)
+    monkeypatch.setattr(os, "rename", elsewhere)
+    before = os.umask(0)
+    try:
+        set_aside(bad, Stamp.of(bad), tmp_path / "ward")
+    except OSError:
+        assert full and bad.exists()
+    finally:
+        os.umask(before)
+    assert modes == [0o600]
+    assert [path.name for path in (tmp_path / "ward").iterdir()] == ([] if full else [bad.name])
 
 
 def test_left_overs_of_a_directory_are_orphans(tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ from types import SimpleNamespace
 from sanic import Config, HTTPResponse, Request, Sanic, SanicException, empty
 from sanic.http import Http
 from sanic.response import BaseHTTPResponse
+from sanic.server import HttpProtocol
 
 from kvprompt.errors import BadRequest
 
 from .answering import answers, json_response, path_of
 from .errors import Refused, Unauthorized, error_body
+from .lingering import Lingering
 from .operating import operations
 from .settings import Settings
 from .wire import Backend, Failed
@@ -46,6 +48,7 @@ def create_app(
 
 def _config() -> Config:
     Http.HEADER_CEILING = HEADER_LIMIT
+    HttpProtocol.HTTP_CLASS = Lingering
     return Config(
         {
             "AUTO_EXTEND": False,

@@ -45,6 +45,7 @@ class Driver:
         store = open_store(loaded, settings)
         self._wording = choose(settings.tool_preamble, store)
         style = Style(settings.ctx, self._wording.preamble, settings.strip_volatile)
+        self._trace = Trace(settings.trace) if settings.trace else None
         self.serving = Serving(
             loaded,
             Slots(sessions, settings.mark_memory_mb * MIB),
@@ -52,7 +53,7 @@ class Driver:
             Prompts(style, memory, store),
             knobs_of(settings),
             draw,
-            Trace(settings.trace) if settings.trace else None,
+            self._trace,
         )
         self._loaded = loaded
         self._store = store
@@ -101,6 +102,8 @@ class Driver:
         self._queue.put(None)
         self._thread.join()
         self.serving.keeper.save_all()
+        if self._trace is not None:
+            self._trace.close()
 
     def _run(self) -> None:
         while (job := self._queue.get()) is not None:

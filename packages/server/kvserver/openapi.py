@@ -217,11 +217,23 @@ def _answers() -> Schema:
         "Response": _all({"id": text, "status": text, "output": objects, "usage": {"type": "object"}}),
         "Usage": _all({"prompt_tokens": COUNT, "completion_tokens": COUNT, "total_tokens": COUNT}),
         "Count": _all({"input_tokens": COUNT}),
-        "Model": _all({"id": text, "object": {"const": "model"}, "created": COUNT, "owned_by": text}),
+        "Model": _all(_model(text)),
         "Models": _all({"object": {"const": "list"}, "data": {"type": "array", "items": _ref("Model")}}),
-        "Health": _all({"status": {"enum": ["loading", "ready", "stopping"]}, "queued": COUNT, "sessions": COUNT}),
+        "Health": _all(
+            {"status": {"enum": ["loading", "ready", "stopping"]}}
+            | {"queued": COUNT, "sessions": COUNT, "context_length": COUNT}
+        ),
         "Error": _all({"error": _all({"message": text, "type": text})}),
     }
+
+
+def _model(text: Schema) -> Schema:
+    limits = {"context_length": COUNT, "max_completion_tokens": COUNT, "is_moderated": {"const": False}}
+    openai = {"id": text, "object": {"const": "model"}, "created": COUNT, "owned_by": text}
+    ds4 = {"name": text, "context_length": COUNT, "top_provider": _all(limits)}
+    told = {"supported_parameters": {"type": "array", "items": text}}
+    anthropic = {"type": {"const": "model"}, "display_name": text, "created_at": text, "lifecycle": {"const": "active"}}
+    return openai | ds4 | told | anthropic | {"max_input_tokens": COUNT, "max_tokens": COUNT}
 
 
 def _all(properties: Schema) -> Schema:

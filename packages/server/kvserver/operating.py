@@ -16,6 +16,10 @@ from .openapi import document
 from .wire import Backend, Metric, Status
 
 MODELS = (DEFAULT_MODEL, *MODELS_THAT_SAY)  # names with a meaning; any other is answered, too
+PARAMETERS = (
+    *("tools", "tool_choice", "max_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "seed", "stream"),
+    *("reasoning_effort", "logprobs", "top_logprobs"),
+)  # of a chat, those that change the answer: ds4-server's list, and two more
 STARTED = int(time.time())
 
 
@@ -44,7 +48,7 @@ async def models(request: Request) -> HTTPResponse:
     """The models, as OpenAI and Anthropic list them."""
     names = _names(request)
     page = {"has_more": False, "first_id": names[0], "last_id": names[-1]}
-    return json_response({"object": "list", "data": [_model(name) for name in names]} | page)
+    return json_response({"object": "list", "data": [_model(request, name) for name in names]} | page)
 
 
 async def model(request: Request, name: str) -> HTTPResponse:
@@ -52,14 +56,16 @@ async def model(request: Request, name: str) -> HTTPResponse:
     names = _names(request)
     if name not in names:
         raise NotFound(f"there is no model '{name}' in the list; it has {', '.join(names)}")
-    return json_response(_model(name))
+    return json_response(_model(request, name))
 
 
 async def health(request: Request) -> HTTPResponse:
     """200 when requests are answered, 503 before and after."""
     status = _status(request)
     told = {"status": status.state, "queued": status.queued, "sessions": status.sessions}
-    return json_response(told, 200 if status.state == "ready" else 503)
+    return json_response(
+        told | {"context_length": request.app.ctx.settings.ctx}, 200 if status.state == "ready" else 503
+    )
 
 
 async def metrics(request: Request) -> HTTPResponse:
@@ -90,10 +96,16 @@ def _names(request: Request) -> list[str]:
     return [name for name in dict.fromkeys((_status(request).model, *MODELS)) if name]
 
 
-def _model(name: str) -> Json:
-    openai = {"id": name, "object": "model", "created": STARTED, "owned_by": "ds4kv"}
+def _model(request: Request, id: str) -> Json:
+    """One model as OpenAI, ds4-server and Anthropic describe it; `name` is the model that answers, whatever it is called."""
+    context = request.app.ctx.settings.ctx
+    openai = {"id": id, "object": "model", "created": STARTED, "owned_by": "ds4kv"}
+    limits = {"context_length": context, "max_completion_tokens": context, "is_moderated": False}
+    ds4 = {"name": _status(request).model or id, "context_length": context, "top_provider": limits}
+    told = {"supported_parameters": PARAMETERS}
     born = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(STARTED))
-    return openai | {"type": "model", "display_name": name, "created_at": born}
+    anthropic = {"type": "model", "display_name": id, "created_at": born, "lifecycle": "active"}
+    return openai | ds4 | told | anthropic | {"max_input_tokens": context, "max_tokens": context}
 
 
 def _exposed(metric: Metric) -> Iterator[str]:

@@ -148,9 +148,9 @@ class Settings:
         ),
     ] = DEFAULT_VOLATILE
 
-    trace: Annotated[Path | None, Told(LOG, "Write prompts, plans and outputs to this file.", FILE, metavar="FILE")] = (
-        None
-    )
+    trace: Annotated[
+        Path | None, Told(LOG, "Write prompts, plans and outputs to this file, yours alone.", FILE, metavar="FILE")
+    ] = None
 
 
 TOLD: Mapping[str, Told] = {

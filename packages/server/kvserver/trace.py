@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import stat
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 from kvprompt.conversation import Conversation
 from kvprompt.render import RenderedPrompt
@@ -11,12 +15,16 @@ from kvprompt.render import RenderedPrompt
 from .plan import Plan
 from .wire import Finished
 
+log = logging.getLogger("kvserver")
+
+OTHERS = 0o077
+
 
 class Trace:
     """Appends to one file, request by request."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("ab")
+        self._file = open_privately(path)
         self._count = 0
 
     def request(
@@ -54,6 +62,9 @@ class Trace:
         self._write(f"===== end request {self._count} =====")
         self._file.flush()
 
+    def close(self) -> None:
+        self._file.close()
+
     def _block(self, name: str) -> None:
         self._write(f"\n--- {name} ---")
 
@@ -63,3 +74,17 @@ class Trace:
 
     def _write(self, line: str | bytes) -> None:
         self._file.write((line.encode("utf-8", "surrogateescape") if isinstance(line, str) else line) + b"\n")
+
+
+def open_privately(path: Path) -> BinaryIO:
+    """Open a file of prompts to append to it: nobody else's to read, also where it was there before with wider rights."""
+    file = os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab")
+    mode = os.fstat(file.fileno()).st_mode
+    if stat.S_ISREG(mode) and mode & OTHERS:
+        told = f"{path} was open to others (mode {stat.S_IMODE(mode):o}) and holds prompts"
+        try:
+            os.fchmod(file.fileno(), stat.S_IMODE(mode) & ~OTHERS)
+            log.warning("%s; it is yours alone now", told)
+        except OSError as fault:
+            log.warning("%s; it still is: %s", told, fault)
+    return file
