@@ -7,14 +7,18 @@ from its text: only what follows the cached bytes is tokenised (`start`).
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
+import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from os import PathLike
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, TypeVar, cast
+
+from cachetools import LRUCache, cached
 
 from .errors import BadModelFile, TooManyTokens, prompt_extra
 from .gguf_header import GGUF
@@ -27,10 +31,12 @@ if TYPE_CHECKING:
 
 _NORMAL = 1  # the type of a GGUF token that is spelled in the byte alphabet
 _TO_BYTES = {letter: byte for byte, letter in enumerate(ALPHABET)}
-_TO_LETTERS = str.maketrans({chr(byte): letter for byte, letter in enumerate(ALPHABET)})
+_LETTERS = "".join(ALPHABET)
 _INVALID = re.compile("([\udc80-\udcff])")
 
-LONG_STEPS = 16  # remembered
+MEMORY = 32 << 20  # bytes of tokenised text that are remembered
+LONG = 1 << 20  # bytes without a border that are tokenised before they are counted
+CUT = 16  # of a piece of 64 KiB, far fewer than one token in so many is owed to its cuts
 
 T = TypeVar("T")
 EncodePiece = Callable[[bytes], list[int]]
@@ -43,7 +49,10 @@ class Tokenizer:
         self.token_bytes = tuple(token_bytes)
         self.longest = max(map(len, self.token_bytes))  # bytes of a token
         self._encode_piece = encode_piece
-        self._encode_long = lru_cache(LONG_STEPS)(lambda step: array("I", encode_piece(step)))
+        # Histories come again with every request, and one thread tokenises ahead of another.
+        memory: LRUCache[bytes, array[int]] = LRUCache(MEMORY, getsizeof=_remembered_size)
+        remembering = cached(memory, key=bytes, lock=Lock())
+        self._encode_step = remembering(lambda step: array("I", encode_piece(step)))
         self._specials = dict(specials)
         self._marker = re.compile(b"(%s)" % b"|".join(_alternatives(specials)))
 
@@ -71,7 +80,7 @@ class Tokenizer:
         engine.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex(DS4_PATTERN), "isolated")
 
         def encode_piece(piece: bytes) -> list[int]:
-            return _encode(engine, piece.decode("latin-1").translate(_TO_LETTERS))
+            return _encode(engine, codecs.charmap_decode(piece, "strict", _LETTERS)[0])
 
         spelled = [
             _spelled(token) if type == _NORMAL else token.encode("utf-8", "surrogateescape")
@@ -110,37 +119,56 @@ class Tokenizer:
 
     def encode(self, text: bytes) -> list[int]:
         """The ids of plain text, in which control markers are nothing but text."""
-        return [id for part in self._plain(text) for id in part]
+        return [id for step in steps(text) for id in self._encode_step(step)]
 
-    def encode_chat(self, text: bytes, *, start: int = 0, most: int | None = None) -> list[int]:
+    def encode_chat(self, text: bytes, *, start: int = 0, most: int = sys.maxsize) -> list[int]:
         """The ids of rendered text from byte `start` on, in which every control marker is one token.
 
-        Raises TooManyTokens as soon as it is certain that there are more than `most`: for a text that is long enough, at once.
+        Raises TooManyTokens as soon as there are more than `most`: for a text that is long enough, at once.
         """
-        if most is not None and len(text) - start > most * self.longest:
+        if len(text) - start > most * self.longest:
             raise TooManyTokens(-(-(len(text) - start) // self.longest))
         ids: list[int] = []
-        for part in self._chat(text, start):
-            ids += part
-            if most is not None and len(ids) > most:
+        for step in self._chat_steps(text[start:] if start else text):
+            if len(step) > max(LONG, most - len(ids)):
+                self._skim(step, len(ids), most)
+            ids += self._chat_ids(step)
+            if len(ids) > most:
                 raise TooManyTokens(len(ids))
         return ids
 
     def count_chat(self, text: bytes) -> int:
-        """How many tokens rendered text has."""
-        return sum(map(len, self._chat(text, 0)))
+        """How many tokens rendered text has; where there is no border in a million bytes, the few count that cuts add."""
+        return sum(
+            sum(self._lengths(step)) if len(step) > LONG else len(self._chat_ids(step))
+            for step in self._chat_steps(text)
+        )
 
-    def _chat(self, text: bytes, start: int) -> Iterator[Sequence[int]]:
-        for at, piece in enumerate(self._marker.split(text[start:] if start else text)):
-            if at % 2:
-                yield (self._specials[piece],)
-            elif piece:
-                yield from self._plain(piece)
+    def _chat_steps(self, text: bytes) -> Iterator[bytes]:
+        """Markers, and plain text step by step."""
+        start = 0
+        for marker in self._marker.finditer(text):
+            if marker.start() > start:
+                yield from steps(text[start : marker.start()])
+            yield marker[0]
+            start = marker.end()
+        yield from steps(text[start:])
 
-    def _plain(self, text: bytes) -> Iterator[Sequence[int]]:
-        """Step by step; long steps are remembered, so that one thread can tokenise ahead of another."""
-        for step in steps(text):
-            yield self._encode_piece(step) if len(step) < STEP else self._encode_long(step)
+    def _chat_ids(self, step: bytes) -> Sequence[int]:
+        marker = self._specials.get(step)
+        return self._encode_step(step) if marker is None else (marker,)
+
+    def _skim(self, step: bytes, counted: int, most: int) -> None:
+        """Raise TooManyTokens if that shows without tokenising all of it, which would take a hundred times its memory."""
+        for length in self._lengths(step):
+            counted += length - length // CUT
+            if counted > most:
+                raise TooManyTokens(counted)
+
+    def _lengths(self, step: bytes) -> Iterator[int]:
+        """The tokens of pieces that are cut anywhere."""
+        for at in range(0, len(step), STEP):
+            yield len(self._encode_piece(step[at : at + STEP]))
 
     def decode(self, ids: Iterable[int]) -> bytes:
         """The exact bytes of these tokens. Raises IndexError for an id that is not in the vocabulary."""
@@ -150,6 +178,10 @@ class Tokenizer:
 def _encode(engine: tokenizers.Tokenizer, text: str) -> list[int]:
     # The batch call is the one that lets other threads run meanwhile.
     return engine.encode_batch_fast([text], add_special_tokens=False)[0].ids
+
+
+def _remembered_size(ids: Sequence[int]) -> int:
+    return 256 + 8 * len(ids)  # two objects; four bytes for the id of a token and about four of its text
 
 
 def _array(gguf: GGUF, name: str, kind: type[T]) -> list[T]:

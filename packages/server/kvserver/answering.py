@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeVar
 
 from sanic import Blueprint, HTTPResponse, Request
 
@@ -18,6 +20,7 @@ from .wire import Backend, Failed, Finished, Job, Message
 
 MOST_LOGPROBS = 20
 LONG_BODY = 1 << 18  # bytes; to tokenise less takes no time
+T = TypeVar("T")
 ANTHROPIC = "/v1/messages"
 NOT_STORED = {"Cache-Control": "no-cache"}
 
@@ -66,7 +69,7 @@ async def answer(request: Request) -> HTTPResponse | None:
     inbox = Inbox()
     job = Job(conversation, inbox.put, logprobs)
     if len(request.body) > LONG_BODY:
-        await asyncio.to_thread(backend.read_ahead, conversation)
+        await _tokenising(request, lambda: backend.read_ahead(conversation))
     try:
         backend.submit(job)
         return await (_stream(request, reply, inbox) if conversation.stream else _whole(reply, inbox))
@@ -78,7 +81,7 @@ async def answer(request: Request) -> HTTPResponse | None:
 async def count_tokens(request: Request) -> HTTPResponse:
     """How many tokens a Messages request would be."""
     backend = backend_of(request)
-    count = await asyncio.to_thread(lambda: backend.count_tokens(PARSERS[ANTHROPIC](request.body)))
+    count = await _tokenising(request, lambda: backend.count_tokens(PARSERS[ANTHROPIC](request.body)))
     return json_response({"input_tokens": count})
 
 
@@ -98,6 +101,12 @@ def path_of(request: Request) -> str:
 def json_response(value: object, status: int = 200, headers: dict[str, str] | None = None) -> HTTPResponse:
     """A body of compact JSON and a line feed."""
     return HTTPResponse(dumps(value) + b"\n", status, headers, content_type="application/json")
+
+
+async def _tokenising(request: Request, work: Callable[[], T]) -> T:
+    """Work in another thread: for a long body in one of a few, so that the others stay free for everybody else."""
+    threads = request.app.ctx.tokenising if len(request.body) > LONG_BODY else None
+    return await asyncio.get_running_loop().run_in_executor(threads, work)
 
 
 def _read(path: str, body: bytes) -> tuple[Conversation, int | None]:

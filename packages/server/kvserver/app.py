@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 from sanic import Config, HTTPResponse, Request, Sanic, SanicException, empty
@@ -28,6 +29,7 @@ BODY_LIMIT = 64 << 20
 HEADER_LIMIT = 64 << 10
 KEEPALIVE = 5.0  # seconds without a byte before a stream shows that it is alive
 PATIENCE = 7 * 24 * 3600  # seconds that a request may take to be answered
+TOKENISERS = 2  # long prompts at a time
 OPEN_TO_ALL = frozenset({"/", "/health"})
 
 
@@ -35,7 +37,8 @@ def create_app(
     settings: Settings, backend: Backend | None = None, *, name: str = "kvserve", keepalive: float = KEEPALIVE
 ) -> App:
     """The application. Without a backend it says that it is loading, until one is put into `app.ctx.backend`."""
-    context = SimpleNamespace(settings=settings, backend=backend, keepalive=keepalive)
+    tokenising = ThreadPoolExecutor(TOKENISERS, "tokenising")
+    context = SimpleNamespace(settings=settings, backend=backend, keepalive=keepalive, tokenising=tokenising)
     app = Sanic(name, config=_config(), ctx=context, configure_logging=False)
     app.blueprint(answers())
     app.blueprint(operations())

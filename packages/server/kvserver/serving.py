@@ -10,14 +10,12 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 
 from kvformat.errors import KVError
 from kvformat.policy import Knobs, Reason
 from kvformat.store import Match, Store
 from kvprompt.conversation import Conversation, Dialect
-from kvprompt.errors import TooManyTokens
 from kvprompt.keys import Key
 from kvprompt.markers import EOS
 from kvprompt.render import RenderedPrompt
@@ -34,6 +32,7 @@ from .slots import Slot, Slots
 from .stopwatch import Stopwatch
 from .trace import Trace
 from .track import Track
+from .window import Window
 from .wire import Failed, Finished, Job, Metric, Started, Usage
 
 log = logging.getLogger("kvserver")
@@ -74,6 +73,7 @@ class Serving:
         self.store = store
         self.prompts = prompts
         self.context = prompts.style.context
+        self.window = Window(loaded.tokenizer, self.context)
         self.knobs = knobs
         self.keeper = Keeper(slots, store, knobs, loaded.tokenizer, prompts)
         self.sources: Counter[str] = Counter()
@@ -103,15 +103,9 @@ class Serving:
         return self.tokenizer.count_chat(prompt.text)
 
     def read_ahead(self, conversation: Conversation) -> None:
-        """Tokenise the long texts of a conversation in the caller's thread; the engine's will find it done.
-
-        Raises Refused if they cannot fit, whatever state there is.
-        """
+        """Tokenise a prompt in the caller's thread; the engine's will find it done. Raises Refused if it cannot fit."""
         prompt, _ = self.prompts.render(conversation, self.slots)
-        if len(prompt.text) > self.context * self.tokenizer.longest:
-            raise Refused(self._too_long(len(prompt.text) // self.tokenizer.longest))
-        with suppress(TooManyTokens):  # of a state that is longer than its text's tokens, nobody knows here
-            self.tokenizer.encode_chat(prompt.text, most=self.context)
+        self.window.read_ahead(prompt.text)
 
     def metrics(self) -> Iterator[Metric]:
         """Counters since the start. Any thread may ask: what the saver counts is copied before it is read."""
@@ -132,11 +126,7 @@ class Serving:
             plan = decide(prompt.text, self.slots, self.store)
             if self.keeper.catch_up(prompt.text, plan.start):
                 continue
-            try:
-                room = self.context - 1 - plan.start
-                suffix = self.tokenizer.encode_chat(prompt.text, start=plan.start_bytes, most=room)
-            except TooManyTokens as error:
-                raise Refused(self._too_long(plan.start + error.at_least)) from None
+            suffix = self.window.fit(prompt.text, start=plan.start_bytes, cached=plan.start)
             try:
                 self._go_to(plan, prompt.text)
             except KVError as error:
@@ -195,12 +185,6 @@ class Serving:
         self.slots.add(slot, text)
         slot.asked = match.tokens
         self.prompts.remember(((id.decode("utf-8", "surrogateescape"), block) for id, block in pairs), Source.DISK)
-
-    def _too_long(self, at_least: int) -> Failed:
-        # Anthropic's words: agents look for them, and compact the conversation when they find them.
-        most = self.context - 1
-        sentence = f"prompt is too long: {at_least} tokens > {most} maximum; shorten it or raise --ctx"
-        return Failed(400, sentence, "context_length_exceeded", {"n_prompt_tokens": at_least, "n_ctx": self.context})
 
     # ---- prefill
 
