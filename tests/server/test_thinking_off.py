@@ -204,7 +204,7 @@ class TestClients:
             with rig(settings=ROOMY) as server:
                 session = Session(client, dialect, "none", tools)
                 session.asks(ASKED)
-                server.says = [f"{THOUGHTS}</think>{ANSWER}\n", "Nothing."]
+                server.says = ["They ask for keys.</think>There are four keys.\n", "Nothing."]
                 first = ask(server, session, stream)
                 session.hears(first.turn)
                 session.asks("And then?")

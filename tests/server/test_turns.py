@@ -16,7 +16,7 @@ from kvserver.wire import Finished
 from server.rig import SMALL, Rig, rig
 
 DIALECTS = ("chat", "anthropic", "responses")
-ROUNDS = 10
+ROUNDS = 6
 BLOCK = (
     '\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="get_weather">\n'
     '<｜DSML｜parameter name="city" string="true">Rome {n}</｜DSML｜parameter>\n'
@@ -49,7 +49,7 @@ def tool_rounds(server: Rig, session: Session, first: int, last: int) -> Iterato
 class TestToolLoops:
     @pytest.mark.parametrize("mode", ["none", "high"])
     @pytest.mark.parametrize("client", [ECHO, REORDERS], ids=lambda client: client.name)
-    def test_ten_rounds_prefill_the_same_few_tokens_in_each_dialect(self, client: Client, mode: str) -> None:
+    def test_all_rounds_prefill_the_same_few_tokens_in_each_dialect(self, client: Client, mode: str) -> None:
         prefilled: dict[str, list[int]] = {}
         for dialect in DIALECTS:
             with rig(settings=ROOMY) as server:
@@ -65,9 +65,9 @@ class TestToolLoops:
         session = Session(REORDERS, dialect, "high", tools=True)
         session.asks("How is the weather?")
         with rig(tmp_path, ROOMY) as server:
-            before = list(tool_rounds(server, session, 0, 5))
+            before = list(tool_rounds(server, session, 0, 3))
         with rig(tmp_path, ROOMY) as server:
-            after = list(tool_rounds(server, session, 5, ROUNDS))
+            after = list(tool_rounds(server, session, 3, ROUNDS))
         assert after[0][0] <= max(fed for fed, _ in before[1:]) + 1
         assert all(fed <= new + 1 for fed, new in after[1:])
 
